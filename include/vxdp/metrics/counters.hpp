@@ -37,8 +37,8 @@ struct BatchHistogram {
 struct alignas(64) QueueCounters {
   Counter frames;            // delivered to the other side
   Counter bytes;             // of those frames, virtio-net header excluded
-  Counter batches;           // groups published together
-  BatchHistogram batch_size; // frames per such group
+  Counter batches;           // from_guest: messages to the backend; to_guest: groups published together
+  BatchHistogram batch_size; // frames in each
   Counter kicks;             // notifications received from the guest
   Counter calls;             // notifications sent to the guest
   Counter calls_suppressed;  // not sent because the guest asked so

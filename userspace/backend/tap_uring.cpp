@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every request is issued and ends inside io_uring_enter(): the descriptor is non-blocking, so the kernel
-// neither parks a request nor hands it to a worker thread (io_uring/rw.c). That keeps frames in order, on
-// TUN's native XDP path, and lets sendmsg() return with nothing in flight.
+// Every request ends inside io_uring_enter(). RWF_NOWAIT is what makes it so: without it the kernel parks a
+// request that finds nothing to do, on an O_NONBLOCK descriptor too, if its file can be polled (io_uring/rw.c).
+// That keeps frames in order, on TUN's native XDP path, and lets sendmsg() return with nothing in flight.
 #include "vxdp/backend/tap_uring.hpp"
 
 #include <fmt/core.h>
 #include <liburing.h>
+#include <sys/uio.h>
 
 #include <array>
 #include <vector>
@@ -90,6 +91,23 @@ struct TapUring::Rings {
   std::string not_fixed_reason = "no guest memory yet";
   std::array<std::int32_t, kEntries> results{};
 
+  void prepare(io_uring_sqe* sqe, std::size_t index) noexcept {
+    sqe->flags |= IOSQE_FIXED_FILE;
+    sqe->rw_flags = RWF_NOWAIT;
+    sqe->user_data = index;
+    results[index] = -EIO;
+  }
+
+  /// Whether TUN takes RWF_NOWAIT: a message of one byte is refused for its length if so.
+  bool nowait_works() noexcept {
+    constexpr std::byte kTooShort{0};
+    io_uring_sqe* sqe = io_uring_get_sqe(send.get());
+    io_uring_prep_write(sqe, 0, &kTooShort, 1, 0);
+    prepare(sqe, 0);
+    send.submit({results.data(), 1});
+    return results[0] == -EINVAL;
+  }
+
   /// Index of the registered buffer that holds [begin, end), or -1.
   int find_slice(const std::byte* begin, const std::byte* end) noexcept {
     for (std::size_t i = 0; i < slices.size(); ++i) {
@@ -120,6 +138,10 @@ Result<std::unique_ptr<TapUring>> TapUring::create(const Fd& queue) {
     if (error != 0) {
       return errno_error("set up", "io_uring", error);
     }
+  }
+  if (!rings->nowait_works()) {
+    return Error{std::make_error_code(std::errc::operation_not_supported),
+                 "this kernel's TUN has no writes without waiting (RWF_NOWAIT)"};
   }
   return std::unique_ptr<TapUring>(new TapUring(queue.duplicate(), std::move(rings)));
 }
@@ -185,9 +207,7 @@ Moved TapUring::send_batch(std::span<XdpBuff> frames) noexcept {
     } else {
       io_uring_prep_writev(sqe, 0, frame.iov, frame.iov_count, 0);
     }
-    sqe->flags |= IOSQE_FIXED_FILE;
-    sqe->user_data = i;
-    rings.results[i] = -EIO;
+    rings.prepare(sqe, i);
   }
   Moved moved;
   moved.syscalls = rings.send.submit({rings.results.data(), frames.size()});
@@ -211,9 +231,7 @@ Moved TapUring::recvmmsg(std::span<ReceiveRoom> rooms) noexcept {
   for (std::size_t i = 0; i < rooms.size(); ++i) {
     io_uring_sqe* sqe = io_uring_get_sqe(rings.receive.get());
     io_uring_prep_readv(sqe, 0, rooms[i].iov.data(), static_cast<unsigned>(rooms[i].iov.size()), 0);
-    sqe->flags |= IOSQE_FIXED_FILE;
-    sqe->user_data = i;
-    rings.results[i] = -EIO;
+    rings.prepare(sqe, i);
   }
   Moved moved;
   moved.syscalls = rings.receive.submit({rings.results.data(), rooms.size()});

@@ -42,6 +42,7 @@ void FromGuest::start(SplitQueue queue) noexcept {
   header_bytes_ = vnet_header_bytes(queue.features());
   queue_.emplace(std::move(queue));
   queue_->disable_kicks();
+  (void)queue_->call();  // what was used before a reconnect may never have been called for
 }
 
 std::uint16_t FromGuest::stop() noexcept {

@@ -52,6 +52,7 @@ void ToGuest::start(SplitQueue queue, std::uint32_t frame_bytes) noexcept {
   wanted_bytes_ = header_bytes_ + frame_bytes;
   queue_.emplace(std::move(queue));
   queue_->disable_kicks();
+  (void)queue_->call();  // what was used before a reconnect may never have been called for
   readable_ = true;
   starving_ = false;
   reads_ahead_ = 1;

@@ -24,7 +24,7 @@
 	X(15, MALFORMED, "malformed", "an XDP program could not parse the frame")
 
 enum vxdp_drop_reason {
-#define VXDP_DROP_ENUM(number, name, label, meaning) VXDP_DROP_##name = number,
+#define VXDP_DROP_ENUM(number, name, label, meaning) VXDP_DROP_##name = (number),
 	VXDP_DROP_REASONS(VXDP_DROP_ENUM)
 #undef VXDP_DROP_ENUM
 	VXDP_DROP_REASON_COUNT

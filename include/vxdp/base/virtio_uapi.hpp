@@ -9,9 +9,16 @@
 #include <linux/virtio_ring.h>
 #undef VIRTIO_RING_NO_LEGACY
 
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wkeyword-macro"
+#endif
 #define class class_
 #include <linux/virtio_net.h>
 #undef class
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
 
 #include <cstdint>
 

@@ -167,8 +167,11 @@ void Worker::run() {
   std::uint64_t round_began = now_ns();
   std::uint64_t last_work = round_began;
   std::uint64_t last_look = round_began;
-  while (!stopping_) {
+  for (;;) {
     mailbox_.run_pending();
+    if (stopping_) {
+      return;  // before a sleep that nobody would end
+    }
     const bool worked = round();
     std::uint64_t now = now_ns();
     (worked ? counters_->busy_ns : counters_->poll_ns).add(now - round_began);

@@ -170,17 +170,13 @@ Result<ProgramInfo> Port::swap_program(const std::string& program, const std::st
 void Port::connected(Fd socket) {
   metrics_->session.connects.add();
   auto session = Session::create(config_.name, std::move(socket), loop_, *this, metrics_->session,
-                                 [this](const std::string& reason) {
-                                   log_info("port {}: front-end left: {}", config_.name, reason);
-                                   disconnected();
-                                 });
+                                 [this](const std::string& /*reason*/) { disconnected(); });
   if (!session) {
     log_warn("port {}: {}", config_.name, session.error().what);
     disconnected();
     return;
   }
   session_ = std::move(*session);
-  log_info("port {}: front-end connected", config_.name);
 }
 
 void Port::disconnected() {

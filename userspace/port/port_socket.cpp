@@ -61,7 +61,7 @@ Result<> PortSocket::listen() {
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   std::error_code error;
   if (!folder.empty() && !std::filesystem::exists(folder, error)) {
-    std::filesystem::create_directories(folder, error);
+    std::filesystem::create_directory(folder, error);  // one level: a mistyped path is not built up
     if (error) {
       return errno_error("create", "folder " + folder.string(), error.value());
     }

@@ -65,7 +65,8 @@ class FakeBackend : public Backend {
 
   [[nodiscard]] int event_fd() const noexcept override { return event.get(); }
   [[nodiscard]] bool send_limited() const noexcept override { return limited; }
-  void use_memory(std::shared_ptr<const GuestMemory> memory_now) override { memory = std::move(memory_now); }
+  void use_send_memory(std::shared_ptr<const GuestMemory> /*memory*/) override {}
+  void use_receive_memory(std::shared_ptr<const GuestMemory> /*memory*/) override {}
   void use_header_bytes(std::uint32_t bytes) noexcept override { header_bytes = bytes; }
   [[nodiscard]] const char* method() const noexcept override { return "fake"; }
   [[nodiscard]] std::string method_reason() const override { return "a test"; }
@@ -80,7 +81,6 @@ class FakeBackend : public Backend {
   std::map<std::size_t, bool> holes;        // room index left empty once
   bool limited = false;
   std::uint32_t header_bytes = 12;
-  std::shared_ptr<const GuestMemory> memory;
   Fd event;
 
  private:

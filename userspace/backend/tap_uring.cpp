@@ -47,15 +47,15 @@ class Ring {
   io_uring* operator->() noexcept { return &ring_; }
   io_uring* get() noexcept { return &ring_; }
 
-  /// Submits what is queued and waits until all `count` of it ended; results[user_data] = result.
+  /// Submits what is queued, which ends inside this call; results[user_data] = result. With quiet() requests only
+  /// failures are told, so `results` must stand at success before.
   unsigned submit(std::span<std::int32_t> results) noexcept {
     unsigned syscalls = 0;
-    std::size_t ended = 0;
-    while (ended < results.size()) {
+    while (io_uring_sq_ready(&ring_) != 0) {
       ++syscalls;
-      const int submitted = io_uring_submit_and_wait(&ring_, static_cast<unsigned>(results.size() - ended));
+      const int submitted = io_uring_submit(&ring_);
       if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
-        break;  // cannot happen with a ring of ours; the rest keeps its preset result
+        break;  // cannot happen with a ring of ours
       }
       unsigned head = 0;
       unsigned seen = 0;
@@ -64,10 +64,15 @@ class Ring {
         results[cqe->user_data] = cqe->res;
         ++seen;
       }
-      io_uring_cq_advance(&ring_, seen);
-      ended += seen;
+      if (seen != 0) {
+        io_uring_cq_advance(&ring_, seen);
+      }
     }
     return syscalls;
+  }
+  /// IOSQE_CQE_SKIP_SUCCESS where the kernel has it (5.17): a frame that went through needs no completion.
+  [[nodiscard]] unsigned quiet() const noexcept {
+    return (ring_.features & IORING_FEAT_CQE_SKIP) != 0 ? IOSQE_CQE_SKIP_SUCCESS : 0;
   }
 
  private:
@@ -75,27 +80,86 @@ class Ring {
   bool ready_ = false;
 };
 
-struct Slice {
-  const std::byte* begin;
-  const std::byte* end;
+/// Guest memory as one ring's registered buffers.
+class RegisteredMemory {
+ public:
+  void use(Ring& ring, std::shared_ptr<const GuestMemory> memory) {
+    if (memory == memory_) {
+      return;
+    }
+    if (registered()) {
+      io_uring_unregister_buffers(ring.get());
+      slices_.clear();
+    }
+    memory_ = std::move(memory);
+    reason_ = "no guest memory yet";
+    if (memory_) {
+      register_slices(ring);
+    }
+  }
+
+  /// Index of the registered buffer that holds [begin, begin + bytes), or -1.
+  int find(const void* begin, std::size_t bytes) noexcept {
+    const auto* address = static_cast<const std::byte*>(begin);
+    for (std::size_t i = 0; i < slices_.size(); ++i) {
+      const std::size_t index = last_ + i < slices_.size() ? last_ + i : last_ + i - slices_.size();
+      if (address >= slices_[index].begin && address + bytes <= slices_[index].end) {
+        last_ = index;
+        return static_cast<int>(index);
+      }
+    }
+    return -1;
+  }
+  [[nodiscard]] bool registered() const noexcept { return !slices_.empty(); }
+  /// Why not registered.
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  struct Slice {
+    const std::byte* begin;
+    const std::byte* end;
+  };
+
+  void register_slices(Ring& ring) {
+    std::vector<iovec> buffers;
+    for (const auto& region : memory_->regions()) {
+      for (std::uint64_t offset = 0; offset < region.bytes; offset += kSliceBytes) {
+        buffers.push_back({region.host + offset, std::min(kSliceBytes, region.bytes - offset)});
+      }
+    }
+    const int error = -io_uring_register_buffers(ring.get(), buffers.data(), static_cast<unsigned>(buffers.size()));
+    if (error != 0) {
+      reason_ = errno_error("register", "guest memory with io_uring", error).what;
+      reason_ += error == ENOMEM ? " (RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts it)" : "";
+      return;
+    }
+    for (const auto& buffer : buffers) {
+      const auto* begin = static_cast<const std::byte*>(buffer.iov_base);
+      slices_.push_back({begin, begin + buffer.iov_len});
+    }
+    last_ = 0;
+  }
+
+  std::shared_ptr<const GuestMemory> memory_;  // keeps the registered pages mapped
+  std::vector<Slice> slices_;                  // index = registered buffer
+  std::size_t last_ = 0;
+  std::string reason_ = "no guest memory yet";
 };
 
 }  // namespace
 
 struct TapUring::Rings {
-  Ring send;  // apart, because the control thread registers memory here while the worker may be receiving
+  // Apart, because the control thread registers memory for one direction while the worker uses the other.
+  Ring send;
   Ring receive;
-  std::shared_ptr<const GuestMemory> memory;  // keeps the registered pages mapped
-  std::vector<Slice> slices;                  // index = registered buffer
-  std::size_t last_slice = 0;
-  std::string not_fixed_reason = "no guest memory yet";
+  RegisteredMemory send_memory;
+  RegisteredMemory receive_memory;
   std::array<std::int32_t, kEntries> results{};
 
-  void prepare(io_uring_sqe* sqe, std::size_t index) noexcept {
-    sqe->flags |= IOSQE_FIXED_FILE;
+  static void prepare(io_uring_sqe* sqe, std::size_t index, unsigned flags) noexcept {
+    sqe->flags = static_cast<std::uint8_t>(IOSQE_FIXED_FILE | flags);
     sqe->rw_flags = RWF_NOWAIT;
     sqe->user_data = index;
-    results[index] = -EIO;
   }
 
   /// Whether TUN takes RWF_NOWAIT: a message of one byte is refused for its length if so.
@@ -103,21 +167,9 @@ struct TapUring::Rings {
     constexpr std::byte kTooShort{0};
     io_uring_sqe* sqe = io_uring_get_sqe(send.get());
     io_uring_prep_write(sqe, 0, &kTooShort, 1, 0);
-    prepare(sqe, 0);
+    prepare(sqe, 0, 0);
     send.submit({results.data(), 1});
     return results[0] == -EINVAL;
-  }
-
-  /// Index of the registered buffer that holds [begin, end), or -1.
-  int find_slice(const std::byte* begin, const std::byte* end) noexcept {
-    for (std::size_t i = 0; i < slices.size(); ++i) {
-      const std::size_t index = last_slice + i < slices.size() ? last_slice + i : last_slice + i - slices.size();
-      if (begin >= slices[index].begin && end <= slices[index].end) {
-        last_slice = index;
-        return static_cast<int>(index);
-      }
-    }
-    return -1;
   }
 };
 
@@ -146,46 +198,19 @@ Result<std::unique_ptr<TapUring>> TapUring::create(const Fd& queue) {
   return std::unique_ptr<TapUring>(new TapUring(queue.duplicate(), std::move(rings)));
 }
 
-void TapUring::use_memory(std::shared_ptr<const GuestMemory> memory) {
-  if (memory == rings_->memory) {
-    return;
-  }
-  if (!rings_->slices.empty()) {
-    io_uring_unregister_buffers(rings_->send.get());
-    rings_->slices.clear();
-  }
-  rings_->memory = std::move(memory);
-  if (!rings_->memory) {
-    rings_->not_fixed_reason = "no guest memory yet";
-    return;
-  }
-  std::vector<iovec> buffers;
-  for (const auto& region : rings_->memory->regions()) {
-    for (std::uint64_t offset = 0; offset < region.bytes; offset += kSliceBytes) {
-      buffers.push_back({region.host + offset, std::min(kSliceBytes, region.bytes - offset)});
-    }
-  }
-  const int error = -io_uring_register_buffers(rings_->send.get(), buffers.data(), static_cast<unsigned>(buffers.size()));
-  if (error != 0) {
-    rings_->not_fixed_reason = errno_error("register", "guest memory with io_uring", error).what;
-    if (error == ENOMEM) {
-      rings_->not_fixed_reason += " (RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts it)";
-    }
-    return;
-  }
-  rings_->not_fixed_reason.clear();
-  for (const auto& buffer : buffers) {
-    const auto* begin = static_cast<const std::byte*>(buffer.iov_base);
-    rings_->slices.push_back({begin, begin + buffer.iov_len});
-  }
-  rings_->last_slice = 0;
+void TapUring::use_send_memory(std::shared_ptr<const GuestMemory> memory) {
+  rings_->send_memory.use(rings_->send, std::move(memory));
 }
 
-const char* TapUring::method() const noexcept { return rings_->slices.empty() ? "uring" : "uring-fixed"; }
+void TapUring::use_receive_memory(std::shared_ptr<const GuestMemory> memory) {
+  rings_->receive_memory.use(rings_->receive, std::move(memory));
+}
+
+const char* TapUring::method() const noexcept { return rings_->send_memory.registered() ? "uring-fixed" : "uring"; }
 
 std::string TapUring::method_reason() const {
-  return rings_->slices.empty() ? "guest memory is not registered: " + rings_->not_fixed_reason
-                                : "guest memory is registered with io_uring";
+  return rings_->send_memory.registered() ? "guest memory is registered with io_uring"
+                                          : "guest memory is not registered: " + rings_->send_memory.reason();
 }
 
 Moved TapUring::sendmsg(const MessageControl& control) noexcept {
@@ -197,17 +222,20 @@ Moved TapUring::sendmsg(const MessageControl& control) noexcept {
 
 Moved TapUring::send_batch(std::span<XdpBuff> frames) noexcept {
   Rings& rings = *rings_;
+  const unsigned quiet = rings.send.quiet();
   for (std::size_t i = 0; i < frames.size(); ++i) {
     const XdpBuff& frame = frames[i];
     io_uring_sqe* sqe = io_uring_get_sqe(rings.send.get());
     std::byte* begin = frame.data - header_bytes();
-    const int slice = contiguous(frame) ? rings.find_slice(begin, frame.data_end) : -1;
+    const auto bytes = static_cast<unsigned>(frame.data_end - begin);
+    const int slice = contiguous(frame) ? rings.send_memory.find(begin, bytes) : -1;
     if (slice >= 0) {
-      io_uring_prep_write_fixed(sqe, 0, begin, static_cast<unsigned>(frame.data_end - begin), 0, slice);
+      io_uring_prep_write_fixed(sqe, 0, begin, bytes, 0, slice);
     } else {
       io_uring_prep_writev(sqe, 0, frame.iov, frame.iov_count, 0);
     }
-    rings.prepare(sqe, i);
+    Rings::prepare(sqe, i, quiet);
+    rings.results[i] = 0;
   }
   Moved moved;
   moved.syscalls = rings.send.submit({rings.results.data(), frames.size()});
@@ -230,8 +258,15 @@ Moved TapUring::recvmmsg(std::span<ReceiveRoom> rooms) noexcept {
   Rings& rings = *rings_;
   for (std::size_t i = 0; i < rooms.size(); ++i) {
     io_uring_sqe* sqe = io_uring_get_sqe(rings.receive.get());
-    io_uring_prep_readv(sqe, 0, rooms[i].iov.data(), static_cast<unsigned>(rooms[i].iov.size()), 0);
-    rings.prepare(sqe, i);
+    const std::span<const iovec> iov = rooms[i].iov;
+    const int slice = iov.size() == 1 ? rings.receive_memory.find(iov[0].iov_base, iov[0].iov_len) : -1;
+    if (slice >= 0) {
+      io_uring_prep_read_fixed(sqe, 0, iov[0].iov_base, static_cast<unsigned>(iov[0].iov_len), 0, slice);
+    } else {
+      io_uring_prep_readv(sqe, 0, iov.data(), static_cast<unsigned>(iov.size()), 0);
+    }
+    Rings::prepare(sqe, i, 0);
+    rings.results[i] = -EIO;
   }
   Moved moved;
   moved.syscalls = rings.receive.submit({rings.results.data(), rooms.size()});

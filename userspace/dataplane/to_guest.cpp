@@ -224,8 +224,10 @@ std::size_t ToGuest::read_many(std::size_t count) noexcept {
   std::array<ReceiveRoom, Batch::kFrames> rooms;
   for (std::size_t i = 0; i < count; ++i) {
     const Buffer& buffer = buffers_[first_ + i];
+    // A buffer larger than any frame shows by a byte left over that nothing was cut; others need the overflow.
+    const bool larger = buffer.bytes > wanted_bytes_;
     iov_[buffer.first_iov + buffer.iovs] = {overflow_.data(), overflow_.size()};
-    rooms[i].iov = {&iov_[buffer.first_iov], buffer.iovs + std::size_t{1}};
+    rooms[i].iov = {&iov_[buffer.first_iov], buffer.iovs + std::size_t{larger ? 0U : 1U}};
   }
   const Moved moved = backend_->recvmmsg({rooms.data(), count});
   counters_.syscalls.add(moved.syscalls);
@@ -243,7 +245,7 @@ std::size_t ToGuest::read_many(std::size_t count) noexcept {
     }
     if (result < static_cast<std::int32_t>(header_bytes_)) {
       drop_refused(result);
-    } else if (static_cast<std::uint32_t>(result) > buffers_[first_ + i].bytes) {
+    } else if (!fits(static_cast<std::uint32_t>(result), buffers_[first_ + i])) {
       counters_.drops[VXDP_DROP_TOO_BIG].add();
       wanted_bytes_ = mergeable_ ? std::max(wanted_bytes_, static_cast<std::uint32_t>(result)) : wanted_bytes_;
     } else {
@@ -257,6 +259,11 @@ std::size_t ToGuest::read_many(std::size_t count) noexcept {
     deliver(1, lengths[i]);
   }
   return moved.frames;
+}
+
+/// Whether a frame of `bytes` read into `buffer` alone by read_many() is whole.
+bool ToGuest::fits(std::uint32_t bytes, const Buffer& buffer) const noexcept {
+  return bytes < buffer.bytes || (bytes == buffer.bytes && buffer.bytes <= wanted_bytes_);
 }
 
 /// Places the rest of the frame that waits in the overflow; false while the guest has too few buffers for it.

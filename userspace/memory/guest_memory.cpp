@@ -142,16 +142,6 @@ GuestMemory::~GuestMemory() {
   }
 }
 
-std::span<std::byte> GuestMemory::translate(std::uint64_t gpa, std::uint64_t bytes) const noexcept {
-  for (const auto& region : regions_) {
-    const std::uint64_t offset = gpa - region.gpa;  // wraps to something huge when gpa lies below
-    if (offset < region.bytes) {
-      return {region.host + offset, bytes < region.bytes - offset ? bytes : region.bytes - offset};
-    }
-  }
-  return {};
-}
-
 std::byte* GuestMemory::translate_fva(std::uint64_t fva, std::uint64_t bytes) const noexcept {
   for (const auto& region : regions_) {
     const std::uint64_t offset = fva - region.fva;

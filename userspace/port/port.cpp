@@ -229,7 +229,8 @@ Result<> Port::set_memory(std::shared_ptr<const GuestMemory> memory) {
   for (Lane& lane : lanes_) {
     if (lane.memory != memory) {
       lane.memory.reset();
-      lane.pair->backend().use_memory(nullptr);
+      lane.pair->backend().use_send_memory(nullptr);
+      lane.pair->backend().use_receive_memory(nullptr);
     }
   }
   return Ok{};
@@ -245,10 +246,12 @@ Result<> Port::start_vring(unsigned index, VringConfig config) {
   if (!queue) {
     return queue.error();
   }
+  lane.memory = memory;
   if (direction == kFromGuest) {
-    lane.memory = memory;
-    lane.pair->backend().use_memory(memory);
+    lane.pair->backend().use_send_memory(memory);
     remember_submit();
+  } else {
+    lane.pair->backend().use_receive_memory(memory);
   }
   auto started = direction == kFromGuest
                      ? lane.worker->start_from_guest(*lane.pair, std::move(*queue))
@@ -383,7 +386,8 @@ Result<> Port::rebuild_interface() {
       return backend.error();
     }
     (*backend)->use_header_bytes(vnet_header_bytes(acknowledged_));
-    (*backend)->use_memory(lane.memory);
+    (*backend)->use_send_memory(lane.memory);
+    (*backend)->use_receive_memory(lane.memory);
     if (auto before = lane.worker->replace_backend(*lane.pair, std::move(*backend)); !before) {
       return before.error();
     }

@@ -42,7 +42,7 @@ struct Moved {
 };
 
 /// One queue of one interface. sendmsg() and recvmmsg() belong to one worker thread; they never block.
-/// The other calls are for the control thread while that worker does not use the object.
+/// The other calls are for the control thread while that worker does not use the direction they concern.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -60,8 +60,10 @@ class Backend {
   /// Whether frames must go singly because the interface limits what it buffers.
   [[nodiscard]] virtual bool send_limited() const noexcept = 0;
 
-  /// Makes `memory` the memory that frames will come from; empty forgets it.
-  virtual void use_memory(std::shared_ptr<const GuestMemory> memory) = 0;
+  /// Makes `memory` the memory that sendmsg() will find frames in; empty forgets it. May take long: pages are pinned.
+  virtual void use_send_memory(std::shared_ptr<const GuestMemory> memory) = 0;
+  /// The same for the rooms of recvmmsg(); the other direction may be running.
+  virtual void use_receive_memory(std::shared_ptr<const GuestMemory> memory) = 0;
   /// Bytes of the virtio-net header in front of each frame: 10 or 12.
   virtual void use_header_bytes(std::uint32_t bytes) noexcept = 0;
   /// How a batch is submitted, a static string: "uring-fixed", "uring" or "writev"; and why.

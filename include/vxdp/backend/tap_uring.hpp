@@ -14,7 +14,8 @@ class TapUring final : public TapWritev {
 
   Moved sendmsg(const MessageControl& control) noexcept override;
   Moved recvmmsg(std::span<ReceiveRoom> rooms) noexcept override;
-  void use_memory(std::shared_ptr<const GuestMemory> memory) override;
+  void use_send_memory(std::shared_ptr<const GuestMemory> memory) override;
+  void use_receive_memory(std::shared_ptr<const GuestMemory> memory) override;
   [[nodiscard]] const char* method() const noexcept override;
   [[nodiscard]] std::string method_reason() const override;
 

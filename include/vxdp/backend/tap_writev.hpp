@@ -16,7 +16,8 @@ class TapWritev : public Backend {
   Moved recvmmsg(std::span<ReceiveRoom> rooms) noexcept override;
   [[nodiscard]] int event_fd() const noexcept override { return queue_.get(); }
   [[nodiscard]] bool send_limited() const noexcept override { return send_limited_; }
-  void use_memory(std::shared_ptr<const GuestMemory> /*memory*/) override {}
+  void use_send_memory(std::shared_ptr<const GuestMemory> /*memory*/) override {}
+  void use_receive_memory(std::shared_ptr<const GuestMemory> /*memory*/) override {}
   void use_header_bytes(std::uint32_t bytes) noexcept override { header_bytes_ = bytes; }
   [[nodiscard]] const char* method() const noexcept override { return "writev"; }
   [[nodiscard]] std::string method_reason() const override { return reason_; }

@@ -68,6 +68,7 @@ class FromGuest {
   std::size_t sent_ = 0;       // frames of the batch the backend is done with
   std::size_t handed_back_ = 0;  // chains of the batch the guest has back
   bool blocked_ = false;
+  bool limited_ = false;  // the backend wants frames singly; asked once a batch
   std::atomic<bool> backend_gone_{false};
   Mapping copies_;  // one slot a frame, for those whose bytes must change on the way; made when first needed
 };

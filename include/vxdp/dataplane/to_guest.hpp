@@ -60,6 +60,7 @@ class ToGuest {
   [[nodiscard]] std::size_t rooms_ready(std::size_t limit) const noexcept;
   std::size_t read_one() noexcept;
   std::size_t read_many(std::size_t count) noexcept;
+  [[nodiscard]] bool fits(std::uint32_t bytes, const Buffer& buffer) const noexcept;
   bool finish_waiting_frame() noexcept;
   void deliver(std::size_t buffers, std::uint32_t bytes) noexcept;
   void write_header_fields(const Buffer& buffer, std::uint16_t buffers) noexcept;

@@ -46,7 +46,15 @@ class GuestMemory {
 
   /// The longest contiguous part of [gpa, gpa + bytes) that begins at gpa: shorter than `bytes` where the
   /// range goes on in another region, empty where gpa is unmapped. `bytes` >= 1. Any thread.
-  [[nodiscard]] std::span<std::byte> translate(std::uint64_t gpa, std::uint64_t bytes) const noexcept;
+  [[nodiscard]] std::span<std::byte> translate(std::uint64_t gpa, std::uint64_t bytes) const noexcept {
+    for (const auto& region : regions_) {
+      const std::uint64_t offset = gpa - region.gpa;  // wraps to something huge when gpa lies below
+      if (offset < region.bytes) {
+        return {region.host + offset, bytes < region.bytes - offset ? bytes : region.bytes - offset};
+      }
+    }
+    return {};
+  }
   /// Exactly `bytes` at front-end virtual address `fva`, or nullptr.
   [[nodiscard]] std::byte* translate_fva(std::uint64_t fva, std::uint64_t bytes) const noexcept;
 

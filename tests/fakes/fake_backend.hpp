@@ -74,11 +74,11 @@ class FakeBackend : public Backend {
   std::vector<Sent> sent;
   std::vector<std::size_t> messages;  // frames in each sendmsg()
   std::vector<MessageType> types;
-  std::size_t room = SIZE_MAX;              // frames that still fit
-  std::map<std::size_t, int> refuse;        // position of a frame in the stream -> errno
+  std::size_t room = SIZE_MAX;        // frames that still fit
+  std::map<std::size_t, int> refuse;  // position of a frame in the stream -> errno
   std::size_t refused_count = 0;
-  std::deque<std::string> incoming;         // messages for the guest, header included
-  std::map<std::size_t, bool> holes;        // room index left empty once
+  std::deque<std::string> incoming;   // messages for the guest, header included
+  std::map<std::size_t, bool> holes;  // room index left empty once
   bool limited = false;
   std::uint32_t header_bytes = 12;
   Fd event;
@@ -95,8 +95,7 @@ class FakeBackend : public Backend {
     if (result.frame.size() != frame.frame_bytes || result.frame.compare(0, linear.size(), linear) != 0) {
       std::abort();
     }
-    if (frame.header_in_front &&
-        std::memcmp(frame.data - header_bytes, result.header.data(), header_bytes) != 0) {
+    if (frame.header_in_front && std::memcmp(frame.data - header_bytes, result.header.data(), header_bytes) != 0) {
       std::abort();
     }
     return result;

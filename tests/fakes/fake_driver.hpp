@@ -78,7 +78,9 @@ class FakeDriver {
     return text;
   }
 
-  void set_desc(std::uint16_t index, const vring_desc& desc) { std::memcpy(at(kDesc) + index * sizeof desc, &desc, sizeof desc); }
+  void set_desc(std::uint16_t index, const vring_desc& desc) {
+    std::memcpy(at(kDesc) + index * sizeof desc, &desc, sizeof desc);
+  }
   /// A descriptor in an indirect table at `table` (gpa), which may lie across regions.
   void set_table_desc(std::uint64_t table, std::uint16_t index, const vring_desc& desc) {
     write(table + index * sizeof desc, std::string(reinterpret_cast<const char*>(&desc), sizeof desc));
@@ -105,7 +107,7 @@ class FakeDriver {
   [[nodiscard]] bool error_signalled() { return drain(err_); }
 
  private:
-  static constexpr std::uint64_t kDesc = 0;              // 32768 x 16 bytes
+  static constexpr std::uint64_t kDesc = 0;  // 32768 x 16 bytes
   static constexpr std::uint64_t kAvail = 512 << 10;
   static constexpr std::uint64_t kUsed = 640 << 10;
 

@@ -95,7 +95,9 @@ class TapBackendTest : public ::testing::TestWithParam<Kind> {
     frame.iov = iov.data();
     return frame;
   }
-  Moved send_all() { return backend_->sendmsg({MessageType::kXdpBuffs, static_cast<std::uint16_t>(count_), frames_.data()}); }
+  Moved send_all() {
+    return backend_->sendmsg({MessageType::kXdpBuffs, static_cast<std::uint16_t>(count_), frames_.data()});
+  }
   std::string sniff() {
     std::string buffer(70'000, 0);
     const ssize_t got = ::recv(sniffer_.get(), buffer.data(), buffer.size(), 0);
@@ -236,7 +238,8 @@ class TapDeviceTest : public ::testing::Test {
 
 TEST_F(TapDeviceTest, ExistingDevicesAreUsedOrRefusedWithASentence) {
   ASSERT_EQ(std::system("ip tuntap add plain mode tap && ip tuntap add many mode tap multi_queue && "
-                        "ip tuntap add layer3 mode tun && ip link add other type veth peer name other2"), 0);
+                        "ip tuntap add layer3 mode tun && ip link add other type veth peer name other2"),
+            0);
   EXPECT_TRUE(TapDevice::open("plain", 1));
   EXPECT_TRUE(TapDevice::open("many", 1));
   EXPECT_TRUE(TapDevice::open("many", 4));
@@ -264,7 +267,7 @@ TEST_F(TapDeviceTest, OffloadsAreTakenInEveryCombination) {
   auto tap = TapDevice::open("off0", 1);
   ASSERT_TRUE(tap);
   constexpr std::array<unsigned, 6> kBits = {VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6,
-                                             VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6};
+                                             VIRTIO_NET_F_GUEST_ECN,  VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6};
   for (unsigned mask = 0; mask < 64; ++mask) {
     std::uint64_t features = 0;
     for (unsigned i = 0; i < kBits.size(); ++i) {

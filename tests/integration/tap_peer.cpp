@@ -119,9 +119,9 @@ int run(const Options& options) {
   std::thread sender([&] { sent = send_frames(options, socket.get()); });
   const CheckCounts counts = receive_frames(options, socket.get());
   sender.join();
-  std::printf("sent %lu good %lu lost %lu duplicated %lu reordered %lu corrupted %lu bad_checksum %lu foreign %lu\n", sent,
-              counts.good, counts.lost, counts.duplicated, counts.reordered, counts.corrupted, counts.bad_checksum,
-              counts.foreign);
+  std::printf("sent %lu good %lu lost %lu duplicated %lu reordered %lu corrupted %lu bad_checksum %lu foreign %lu\n",
+              sent, counts.good, counts.lost, counts.duplicated, counts.reordered, counts.corrupted,
+              counts.bad_checksum, counts.foreign);
   return sent == options.send && counts.good == options.receive && !counts.fault() ? 0 : 1;
 }
 

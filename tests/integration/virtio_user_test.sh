@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # DPDK's virtio-user driver swaps MAC addresses and sends every frame back: numbered frames from the host go through the
 # daemon to it and return through the daemon, none lost, doubled, out of order or changed, over the ring options it has.
 # ctest: timeout=420 lock=hugepages serial=yes

@@ -164,7 +164,9 @@ bool TapDevice::up() const {
   return interface_ioctl(SIOCGIFFLAGS, request) && (request.ifr_flags & IFF_UP) != 0;
 }
 
-bool TapDevice::exists() const { return static_cast<int>(::if_nametoindex(name_.c_str())) == ifindex_; }
+bool TapDevice::exists() const {
+  return static_cast<int>(::if_nametoindex(name_.c_str())) == ifindex_;
+}
 
 Result<> TapDevice::set_offloads(std::uint64_t features) {
   if (::ioctl(queues_[0].get(), TUNSETOFFLOAD, static_cast<unsigned long>(offload_flags(features))) != 0) {

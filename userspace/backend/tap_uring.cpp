@@ -173,7 +173,8 @@ struct TapUring::Rings {
   }
 };
 
-TapUring::TapUring(Fd queue, std::unique_ptr<Rings> rings) : TapWritev(std::move(queue), ""), rings_(std::move(rings)) {}
+TapUring::TapUring(Fd queue, std::unique_ptr<Rings> rings)
+    : TapWritev(std::move(queue), ""), rings_(std::move(rings)) {}
 TapUring::~TapUring() = default;
 
 Result<std::unique_ptr<TapUring>> TapUring::create(const Fd& queue) {
@@ -206,7 +207,9 @@ void TapUring::use_receive_memory(std::shared_ptr<const GuestMemory> memory) {
   rings_->receive_memory.use(rings_->receive, std::move(memory));
 }
 
-const char* TapUring::method() const noexcept { return rings_->send_memory.registered() ? "uring-fixed" : "uring"; }
+const char* TapUring::method() const noexcept {
+  return rings_->send_memory.registered() ? "uring-fixed" : "uring";
+}
 
 std::string TapUring::method_reason() const {
   return rings_->send_memory.registered() ? "guest memory is registered with io_uring"

@@ -23,8 +23,9 @@ Moved TapWritev::sendmsg(const MessageControl& control) noexcept {
     ssize_t written = 0;
     do {
       ++moved.syscalls;
-      written = contiguous(frame) ? ::write(queue_.get(), frame.data - header_bytes_, header_bytes_ + frame.linear_bytes())
-                                  : ::writev(queue_.get(), frame.iov, frame.iov_count);
+      written = contiguous(frame)
+                    ? ::write(queue_.get(), frame.data - header_bytes_, header_bytes_ + frame.linear_bytes())
+                    : ::writev(queue_.get(), frame.iov, frame.iov_count);
     } while (written < 0 && errno == EINTR);
     if (written < 0 && errno == EAGAIN) {
       break;

@@ -5,6 +5,8 @@
 
 namespace vxdp {
 
-Fd Fd::duplicate() const noexcept { return Fd(fd_ < 0 ? -1 : ::fcntl(fd_, F_DUPFD_CLOEXEC, 0)); }
+Fd Fd::duplicate() const noexcept {
+  return Fd(fd_ < 0 ? -1 : ::fcntl(fd_, F_DUPFD_CLOEXEC, 0));
+}
 
 }  // namespace vxdp

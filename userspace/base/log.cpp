@@ -27,7 +27,9 @@ class JsonMessage : public spdlog::custom_flag_formatter {
       }
     }
   }
-  [[nodiscard]] std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonMessage>(); }
+  [[nodiscard]] std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<JsonMessage>();
+  }
 };
 
 spdlog::logger& logger() {
@@ -79,7 +81,9 @@ Result<> configure_log(std::string_view level, std::string_view format) {
   return Ok{};
 }
 
-bool log_enabled(LogLevel level) noexcept { return logger().should_log(spdlog_level(level)); }
+bool log_enabled(LogLevel level) noexcept {
+  return logger().should_log(spdlog_level(level));
+}
 
 void log_line(LogLevel level, std::string_view line) {
   logger().log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));

@@ -122,7 +122,7 @@ void FromGuest::judge_frames() noexcept {
   limited_ = backend_->send_limited();
   std::size_t kept = 0;
   for (XdpBuff& frame : frames) {
-    vxdp_drop_reason reason = judge(frame);
+    vxdp_drop_reason reason = queue_->discards() ? VXDP_DROP_QUEUE_DISABLED : judge(frame);
     if (may_redirect && reason == VXDP_DROP_NONE) {
       reason = make_private(frame, kept);
     }
@@ -191,8 +191,7 @@ vxdp_drop_reason FromGuest::judge(XdpBuff& frame) noexcept {
   if (!vnet_header_valid(frame.header, frame.frame_bytes, queue_->features())) {
     return VXDP_DROP_BAD_HEADER;
   }
-  frame.alone = frame.header.hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE || frame.frame_bytes > kNativeXdpBytes ||
-                limited_;
+  frame.alone = frame.header.hdr.gso_type != VIRTIO_NET_HDR_GSO_NONE || frame.frame_bytes > kNativeXdpBytes || limited_;
   return VXDP_DROP_NONE;
 }
 

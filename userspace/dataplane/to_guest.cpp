@@ -3,10 +3,10 @@
 // one buffer that can hold it, or as many mergeable ones as it takes, and always the overflow behind them.
 #include "vxdp/dataplane/to_guest.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <algorithm>
 
 #include "vxdp/packet/vnet_header.hpp"
 
@@ -109,8 +109,8 @@ std::size_t ToGuest::step() noexcept {
 ToGuest::Take ToGuest::gather(std::size_t buffers, std::uint64_t bytes) noexcept {
   // Without one buffer for a whole frame there is one read at a time, and more ahead would only be in its way.
   const auto enough = [&] {
-    return count_ != 0 && (holds_any_frame(buffers_[first_]) && bytes <= wanted_bytes_ ? count_ >= buffers
-                                                                                       : window_bytes_ >= bytes);
+    return count_ != 0 &&
+           (holds_any_frame(buffers_[first_]) && bytes <= wanted_bytes_ ? count_ >= buffers : window_bytes_ >= bytes);
   };
   while (!enough()) {
     const Take take = take_buffer();

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kLookEveryNs = 20'000;  // how often a polling worker asks epoll for edges
 // Edge-triggered: an interface that stays readable because its guest has no buffers must not keep us awake.
 constexpr std::uint32_t kBackendEvents = EPOLLIN | EPOLLOUT | EPOLLET;
-constexpr int kRetryMs = 1;                     // while a backend has no room, or a ring has no kick descriptor
+constexpr int kRetryMs = 1;  // while a backend has no room, or a ring has no kick descriptor
 
 std::uint64_t now_ns() noexcept {
   timespec time{};

@@ -182,6 +182,7 @@ void add_guest_command(CLI::App& app, int& exit_code) {
   line->seconds = guest->add_option("--seconds", options.seconds,
                                     "Seconds to send; with --receive and neither --send nor --rate: to receive");
   line->rate = guest->add_option("--rate", options.rate, "Frames a second over all queues; 0 = as fast as possible");
+  guest->add_option("--bad-every", options.bad_every, "Give one of so many frames a header that must be refused");
   guest->add_flag("--receive", options.receive, "Receive; without --seconds, --send or --expect until Ctrl-C");
   guest->add_flag("--verify", options.verify, "Follow the sequence numbers in received frames and check their bytes");
   guest->add_option("--expect", options.expect, "Good frames to receive; fewer is a fault");

@@ -213,6 +213,7 @@ TrafficPlan plan_for(const GuestOptions& options, unsigned pair, std::uint64_t f
   }
   plan.send_rate = options.rate / options.queues;
   plan.seconds = options.seconds;
+  plan.bad_every = options.bad_every;
   plan.receive = options.receive;
   plan.verify = options.verify;
   plan.receive_checksum_unfinished = (features & feature_bit(VIRTIO_NET_F_GUEST_CSUM)) != 0;

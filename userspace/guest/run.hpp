@@ -24,6 +24,7 @@ struct GuestOptions {
   std::optional<std::uint64_t> send_frames;  // over all queues, spread evenly
   double seconds = 0;                        // 0 = no limit
   double rate = 0;                           // frames a second over all queues; 0 = no limit
+  unsigned bad_every = 0;                    // one of so many frames gets a header that must be refused; 0 = none
   bool receive = false;
   bool verify = false;
   std::uint64_t expect = 0;  // good frames to receive; 0 = no condition

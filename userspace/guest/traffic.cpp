@@ -51,8 +51,13 @@ QueuePairTraffic::QueuePairTraffic(std::uint16_t index, Ring from_guest, Ring to
   if (queue.options().layout != HeaderLayout::kSplit) {
     frame_of_.resize(queue.options().size);
   }
+  VnetHeader bad_header{};
+  bad_header.hdr.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+  bad_header.hdr.csum_start = 0xffff;  // far behind any frame
+  unsigned prepared = 0;
   for (const DriverQueue::Slot slot : queue.slots()) {
-    queue.prepare(slot, frames_.frame(index_, static_cast<std::uint8_t>(slot)), frames_.header());
+    const bool bad = plan_.bad_every != 0 && ++prepared % plan_.bad_every == 0;
+    queue.prepare(slot, frames_.frame(index_, static_cast<std::uint8_t>(slot)), bad ? bad_header : frames_.header());
     if (!frame_of_.empty()) {
       frame_of_[slot] = queue.contiguous_frame(slot);
     }

@@ -21,6 +21,7 @@ struct TrafficPlan {
   std::uint64_t send_frames = 0;  // 0: sends nothing; unlimited: see kUnlimited
   double send_rate = 0;           // frames a second; 0 = as fast as possible
   double seconds = 0;             // when to stop sending and receiving; 0 = never
+  unsigned bad_every = 0;         // this one of so many frames has a header the back end must refuse; 0 = none
   bool receive = false;
   bool verify = false;
   bool receive_checksum_unfinished = false;  // GUEST_CSUM was agreed on

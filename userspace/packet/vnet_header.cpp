@@ -6,7 +6,9 @@
 namespace vxdp {
 namespace {
 
-bool has(std::uint64_t features, unsigned feature) { return (features & feature_bit(feature)) != 0; }
+bool has(std::uint64_t features, unsigned feature) {
+  return (features & feature_bit(feature)) != 0;
+}
 
 bool segmentation_negotiated(std::uint8_t gso_type, std::uint64_t features) {
   if ((gso_type & VIRTIO_NET_HDR_GSO_ECN) != 0 && !has(features, VIRTIO_NET_F_HOST_ECN)) {

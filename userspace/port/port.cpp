@@ -17,7 +17,9 @@ namespace {
 constexpr unsigned kToGuest = 0;  // an even vring; virtio calls it receiveq
 constexpr unsigned kFromGuest = 1;
 
-bool asks_for_program(const ProgramChoice& choice) { return !choice.program.empty() && choice.program != "none"; }
+bool asks_for_program(const ProgramChoice& choice) {
+  return !choice.program.empty() && choice.program != "none";
+}
 
 }  // namespace
 
@@ -102,7 +104,9 @@ Result<> Port::add_lanes(const std::vector<std::unique_ptr<Worker>>& workers) {
   return Ok{};
 }
 
-void Port::remember_submit() { metrics_->submit.store(lanes_[0].pair->backend().method(), std::memory_order_relaxed); }
+void Port::remember_submit() {
+  metrics_->submit.store(lanes_[0].pair->backend().method(), std::memory_order_relaxed);
+}
 
 // ---- XDP ----
 
@@ -156,11 +160,13 @@ Result<ProgramInfo> Port::swap_program(const std::string& program, const std::st
   config_.redirect_to = redirect_to;
   log_info("port {}: program {} ({}) runs now, id {}, tag {}, {}", config_.name, info->name, info->origin, info->id,
            info->tag, info->native ? "native" : "generic: " + info->generic_reason);
-  constexpr std::uint64_t kSegmentation = feature_bit(VIRTIO_NET_F_HOST_TSO4) | feature_bit(VIRTIO_NET_F_HOST_TSO6) |
-                                          feature_bit(VIRTIO_NET_F_HOST_USO);
+  constexpr std::uint64_t kSegmentation =
+      feature_bit(VIRTIO_NET_F_HOST_TSO4) | feature_bit(VIRTIO_NET_F_HOST_TSO6) | feature_bit(VIRTIO_NET_F_HOST_USO);
   if (info->may_redirect && (acknowledged_ & kSegmentation) != 0) {
-    log_warn("port {}: its guest sends segmentation offload frames, which cannot be redirected and are dropped "
-             "(gso_redirect) until the guest negotiates again", config_.name);
+    log_warn(
+        "port {}: its guest sends segmentation offload frames, which cannot be redirected and are dropped "
+        "(gso_redirect) until the guest negotiates again",
+        config_.name);
   }
   return info;
 }
@@ -190,15 +196,15 @@ void Port::disconnected() {
 }
 
 std::uint64_t Port::features() const {
-  std::uint64_t features =
-      feature_bit(VIRTIO_F_VERSION_1) | feature_bit(VIRTIO_F_ANY_LAYOUT) | feature_bit(VIRTIO_F_IN_ORDER) |
-      feature_bit(VIRTIO_RING_F_INDIRECT_DESC) | feature_bit(VIRTIO_RING_F_EVENT_IDX) |
-      feature_bit(kVhostUserFProtocolFeatures) | feature_bit(VIRTIO_NET_F_MRG_RXBUF) | feature_bit(VIRTIO_NET_F_CSUM) |
-      feature_bit(VIRTIO_NET_F_GUEST_CSUM) | feature_bit(VIRTIO_NET_F_GUEST_TSO4) |
-      feature_bit(VIRTIO_NET_F_GUEST_TSO6) | feature_bit(VIRTIO_NET_F_GUEST_ECN);
+  std::uint64_t features = feature_bit(VIRTIO_F_VERSION_1) | feature_bit(VIRTIO_F_ANY_LAYOUT) |
+                           feature_bit(VIRTIO_F_IN_ORDER) | feature_bit(VIRTIO_RING_F_INDIRECT_DESC) |
+                           feature_bit(VIRTIO_RING_F_EVENT_IDX) | feature_bit(kVhostUserFProtocolFeatures) |
+                           feature_bit(VIRTIO_NET_F_MRG_RXBUF) | feature_bit(VIRTIO_NET_F_CSUM) |
+                           feature_bit(VIRTIO_NET_F_GUEST_CSUM) | feature_bit(VIRTIO_NET_F_GUEST_TSO4) |
+                           feature_bit(VIRTIO_NET_F_GUEST_TSO6) | feature_bit(VIRTIO_NET_F_GUEST_ECN);
   if (!redirects_at_start_ && !path_.may_redirect.load(std::memory_order_relaxed)) {
-    features |= feature_bit(VIRTIO_NET_F_HOST_TSO4) | feature_bit(VIRTIO_NET_F_HOST_TSO6) |
-                feature_bit(VIRTIO_NET_F_HOST_ECN);
+    features |=
+        feature_bit(VIRTIO_NET_F_HOST_TSO4) | feature_bit(VIRTIO_NET_F_HOST_TSO6) | feature_bit(VIRTIO_NET_F_HOST_ECN);
     features |= tap_.has_uso() ? feature_bit(VIRTIO_NET_F_HOST_USO) : 0;
   }
   if (tap_.has_uso()) {
@@ -242,12 +248,14 @@ Result<> Port::start_vring(unsigned index, VringConfig config) {
   const std::uint64_t features = config.features;
   const auto memory = config.memory;
   const std::uint16_t size = config.size;
+  const bool discard = config.discard;
   auto queue = SplitQueue::create(std::move(config));
   if (!queue) {
     return queue.error();
   }
   lane.memory = memory;
   if (direction == kFromGuest) {
+    lane.discards = discard;
     lane.pair->backend().use_send_memory(memory);
     remember_submit();
   } else {
@@ -267,8 +275,8 @@ Result<> Port::start_vring(unsigned index, VringConfig config) {
 std::uint16_t Port::stop_vring(unsigned index) {
   Lane& lane = lanes_[index / 2];
   const unsigned direction = index % 2;
-  const std::uint16_t next_avail = direction == kFromGuest ? lane.worker->stop_from_guest(*lane.pair)
-                                                           : lane.worker->stop_to_guest(*lane.pair);
+  const std::uint16_t next_avail =
+      direction == kFromGuest ? lane.worker->stop_from_guest(*lane.pair) : lane.worker->stop_to_guest(*lane.pair);
   lane.ring_size[direction] = 0;
   lane.broken_logged[direction] = false;
   update_link();
@@ -276,9 +284,8 @@ std::uint16_t Port::stop_vring(unsigned index) {
 }
 
 std::uint32_t Port::largest_frame_to_guest(std::uint64_t features) const {
-  constexpr std::uint64_t kSegmentation =
-      feature_bit(VIRTIO_NET_F_GUEST_TSO4) | feature_bit(VIRTIO_NET_F_GUEST_TSO6) |
-      feature_bit(VIRTIO_NET_F_GUEST_USO4) | feature_bit(VIRTIO_NET_F_GUEST_USO6);
+  constexpr std::uint64_t kSegmentation = feature_bit(VIRTIO_NET_F_GUEST_TSO4) | feature_bit(VIRTIO_NET_F_GUEST_TSO6) |
+                                          feature_bit(VIRTIO_NET_F_GUEST_USO4) | feature_bit(VIRTIO_NET_F_GUEST_USO6);
   constexpr std::uint32_t kLinkHeaderBytes = kEthernetHeaderBytes + 4;  // one VLAN tag
   constexpr std::uint32_t kLargestSegmented = 65536;
   return ((features & kSegmentation) != 0 ? kLargestSegmented : tap_.mtu()) + kLinkHeaderBytes;
@@ -294,7 +301,9 @@ void Port::update_link() {
   tap_.set_carrier(any);
 }
 
-Result<> Port::set_mtu(std::uint16_t mtu) { return tap_.set_mtu(mtu); }
+Result<> Port::set_mtu(std::uint16_t mtu) {
+  return tap_.set_mtu(mtu);
+}
 
 /// RFC 903 request in the guest's name, so that switches learn where it is now.
 void Port::send_rarp(const std::uint8_t* mac) {
@@ -346,7 +355,8 @@ void Port::report_broken(Lane& lane, unsigned queue) {
 }
 
 void Port::revive_interface() {
-  const bool gone = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.pair->backend_gone(); });
+  const bool gone =
+      std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.pair->backend_gone(); });
   if (!gone && tap_.exists()) {
     interface_lost_logged_ = false;
     return;
@@ -425,7 +435,7 @@ PortStatus Port::status() const {
       QueueStatus entry;
       entry.queue = queue;
       entry.direction = direction == kFromGuest ? "from_guest" : "to_guest";
-      entry.running = lane.ring_size[direction] != 0;
+      entry.running = lane.ring_size[direction] != 0 && !(direction == kFromGuest && lane.discards);
       entry.broken = direction == kFromGuest ? lane.pair->from_guest_broken() : lane.pair->to_guest_broken();
       entry.ring_size = lane.ring_size[direction];
       entry.worker = lane.worker->index();

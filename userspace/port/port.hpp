@@ -56,10 +56,11 @@ class Port final : public DeviceListener {
     std::unique_ptr<QueuePair> pair;
     Worker* worker = nullptr;
     std::array<std::uint16_t, 2> ring_size{};  // to_guest, from_guest; 0 = not running
+    bool discards = false;                     // from_guest runs only to give frames back
     std::shared_ptr<const GuestMemory> memory;
     std::array<std::uint64_t, 2> frames_before{};  // for the rates
     std::array<bool, 2> broken_logged{};
-    [[nodiscard]] bool running() const noexcept { return ring_size[0] != 0 || ring_size[1] != 0; }
+    [[nodiscard]] bool running() const noexcept { return ring_size[0] != 0 || (ring_size[1] != 0 && !discards); }
   };
 
   Port(PortConfig config, EventLoop& loop, TapDevice tap);

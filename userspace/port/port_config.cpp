@@ -31,30 +31,30 @@ bool name_like(const std::string& text, std::size_t limit) {
 
 Result<> check(const PortConfig& config) {
   if (!name_like(config.name, kNameBytes)) {
-    return invalid(fmt::format("name \"{}\" must have 1 to {} of the characters A-Z a-z 0-9 . _ -", config.name,
-                               kNameBytes));
+    return invalid(
+        fmt::format("name \"{}\" must have 1 to {} of the characters A-Z a-z 0-9 . _ -", config.name, kNameBytes));
   }
   const auto in_port = [&config](std::string what) { return invalid(fmt::format("port {}: {}", config.name, what)); };
   if (config.socket.empty()) {
     return in_port("socket is missing");
   }
   if (config.socket.size() > kSocketPathBytes) {
-    return in_port(fmt::format("socket path has {} bytes, the kernel allows {}", config.socket.size(),
-                               kSocketPathBytes));
+    return in_port(
+        fmt::format("socket path has {} bytes, the kernel allows {}", config.socket.size(), kSocketPathBytes));
   }
   if (!config.tap.empty() && !config.tap_fds.empty()) {
     return in_port("tap and tap-fd exclude each other");
   }
   if (config.tap_fds.empty() && !name_like(config.tap, IFNAMSIZ - 1)) {
-    return in_port(fmt::format("tap \"{}\" must have 1 to {} of the characters A-Z a-z 0-9 . _ -", config.tap,
-                               IFNAMSIZ - 1));
+    return in_port(
+        fmt::format("tap \"{}\" must have 1 to {} of the characters A-Z a-z 0-9 . _ -", config.tap, IFNAMSIZ - 1));
   }
   if (config.queues < 1 || config.queues > kMaxQueuePairs) {
     return in_port(fmt::format("queues={} is not within 1 to {}", config.queues, kMaxQueuePairs));
   }
   if (!config.tap_fds.empty() && config.tap_fds.size() != config.queues) {
-    return in_port(fmt::format("tap-fd names {} descriptor(s) for {} queue pair(s)", config.tap_fds.size(),
-                               config.queues));
+    return in_port(
+        fmt::format("tap-fd names {} descriptor(s) for {} queue pair(s)", config.tap_fds.size(), config.queues));
   }
   if (config.batch < 1 || config.batch > Batch::kFrames) {
     return in_port(fmt::format("batch={} is not within 1 to {}", config.batch, Batch::kFrames));

@@ -61,7 +61,8 @@ class Manager final : public PortManager {
                      fmt::format("port {}: {} {} is taken by port {}", config.name, field, value, other.name)};
       };
       if (other.name == config.name) {
-        return Error{std::make_error_code(std::errc::file_exists), fmt::format("there is a port {} already", config.name)};
+        return Error{std::make_error_code(std::errc::file_exists),
+                     fmt::format("there is a port {} already", config.name)};
       }
       if (other.socket == config.socket) {
         return taken("socket", config.socket);

@@ -24,7 +24,9 @@ sockaddr_un address_of(const std::string& path) {
   return address;
 }
 
-Fd stream_socket() { return Fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+Fd stream_socket() {
+  return Fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
 
 bool connect_to(const Fd& socket, const std::string& path) {
   const sockaddr_un address = address_of(path);

@@ -278,7 +278,12 @@ Handled Session::Impl::set_vring_enable(VhostUserMessage& message) {
   if (state.num > 1) {
     return invalid(fmt::format("{} is neither 0 nor 1", state.num));
   }
-  vrings_[*index].enabled = state.num == 1;
+  Vring& vring = vrings_[*index];
+  if (const bool enable = state.num == 1; enable != vring.enabled) {
+    pause(*index);
+    vring.was_enabled = vring.enabled;
+    vring.enabled = enable;
+  }
   return kDone;
 }
 

@@ -118,7 +118,15 @@ bool Session::Impl::should_run(unsigned index) const {
   const Vring& vring = vrings_[index];
   // Without MQ the driver knows of one pair only (virtio 1.2, 5.1.2).
   const bool negotiated = features_ && (index < 2 || (*features_ & feature_bit(VIRTIO_NET_F_MQ)) != 0);
-  return negotiated && memory_ != nullptr && vring.size != 0 && vring.addresses && vring.started && vring.enabled;
+  return negotiated && memory_ != nullptr && vring.size != 0 && vring.addresses && vring.started &&
+         (vring.enabled || discards(index));
+}
+
+/// A from_guest vring that was switched off goes on giving frames back, unsent: a driver may wait for them (the
+/// specification, "Ring states"). One that was never on keeps what lies in it for the moment it is.
+bool Session::Impl::discards(unsigned index) const {
+  const Vring& vring = vrings_[index];
+  return index % 2 == 1 && !vring.enabled && vring.was_enabled;
 }
 
 Result<> Session::Impl::settle() {
@@ -152,6 +160,7 @@ Result<> Session::Impl::start(unsigned index) {
   config.avail_fva = vring.addresses->avail_fva;
   config.used_fva = vring.addresses->used_fva;
   config.next_avail = vring.next_avail;
+  config.discard = discards(index);
   for (auto [from, to] : {std::pair(&vring.kick, &config.kick), std::pair(&vring.call, &config.call),
                           std::pair(&vring.err, &config.err)}) {
     *to = from->duplicate();
@@ -183,7 +192,7 @@ void Session::Impl::pause_all() {
 }
 
 void Session::Impl::publish_state() {
-  const bool running = std::ranges::any_of(vrings_, &Vring::running);
+  const bool running = std::ranges::any_of(vrings_, [](const Vring& vring) { return vring.running && vring.enabled; });
   const auto state = running ? SessionState::kRunning : SessionState::kConnected;
   if (state != std::exchange(state_, state)) {
     counters_.state.store(static_cast<int>(state), std::memory_order_relaxed);

@@ -96,6 +96,7 @@ class Session::Impl {
   Result<unsigned> take_event(VhostUserMessage& message, Fd Vring::*event);
 
   [[nodiscard]] bool should_run(unsigned index) const;
+  [[nodiscard]] bool discards(unsigned index) const;
   Result<> settle();
   Result<> start(unsigned index);
   void pause(unsigned index);

@@ -24,6 +24,7 @@ struct Vring {
   bool next_avail_known = false;  // told by SET_VRING_BASE, or the vring has run
   bool started = false;           // SET_VRING_KICK came, with or without descriptor, and no GET_VRING_BASE since
   bool enabled = false;
+  bool was_enabled = false;
   bool running = false;  // the device has it
   Fd kick, call, err;
 };

@@ -40,7 +40,9 @@ Result<SplitQueue> SplitQueue::create(VringConfig config) {
   return queue;
 }
 
-const std::uint16_t& SplitQueue::used_event() const noexcept { return avail_ring_[config_.size]; }
+const std::uint16_t& SplitQueue::used_event() const noexcept {
+  return avail_ring_[config_.size];
+}
 
 std::uint16_t& SplitQueue::avail_event() const noexcept {
   return *reinterpret_cast<std::uint16_t*>(&used_ring_[config_.size]);
@@ -211,7 +213,9 @@ Chain SplitQueue::take(ChainUse use, std::span<iovec> room) noexcept {
   return chain;
 }
 
-std::uint16_t SplitQueue::skip() noexcept { return load_relaxed(avail_ring_[next_avail_++ & mask_]) & mask_; }
+std::uint16_t SplitQueue::skip() noexcept {
+  return load_relaxed(avail_ring_[next_avail_++ & mask_]) & mask_;
+}
 
 void SplitQueue::complete(std::uint16_t head, std::uint32_t written) noexcept {
   auto& entry = used_ring_[next_used_ & mask_];

@@ -21,7 +21,8 @@
 	X(12, POLICY, "policy", "an XDP program says so")                                                              \
 	X(13, REDIRECT_FAILED, "redirect_failed", "redirect target is missing")                                        \
 	X(14, GUEST_STOPPED, "guest_stopped", "guest stopped its queue while the frame waited")                        \
-	X(15, MALFORMED, "malformed", "an XDP program could not parse the frame")
+	X(15, MALFORMED, "malformed", "an XDP program could not parse the frame")                                      \
+	X(16, QUEUE_DISABLED, "queue_disabled", "guest sent on a queue it had switched off")
 
 enum vxdp_drop_reason {
 #define VXDP_DROP_ENUM(number, name, label, meaning) VXDP_DROP_##name = (number),

@@ -26,8 +26,8 @@ class TapUring final : public TapWritev {
   std::unique_ptr<Rings> rings_;
 };
 
-/// A backend on a duplicate of `queue`, the best the kernel allows: io_uring, else writev (then method_reason() says why).
-/// `require_uring`: an error instead of the fallback. `forbid_uring`: writev without asking.
+/// A backend on a duplicate of `queue`, the best the kernel allows: io_uring, else writev (then method_reason() says
+/// why). `require_uring`: an error instead of the fallback. `forbid_uring`: writev without asking.
 Result<std::unique_ptr<Backend>> make_tap_queue(const Fd& queue, bool require_uring, bool forbid_uring);
 
 }  // namespace vxdp

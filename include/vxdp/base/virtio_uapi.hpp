@@ -44,7 +44,9 @@ static_assert(sizeof(VnetHeader) == 12);
 static_assert(sizeof(vring_desc) == 16 && sizeof(vring_used_elem) == 8);
 
 /// The bit of virtio feature number `feature`.
-constexpr std::uint64_t feature_bit(unsigned feature) noexcept { return std::uint64_t{1} << feature; }
+constexpr std::uint64_t feature_bit(unsigned feature) noexcept {
+  return std::uint64_t{1} << feature;
+}
 
 /// VHOST_USER_F_PROTOCOL_FEATURES, a bit of the virtio feature word that only vhost-user uses.
 constexpr unsigned kVhostUserFProtocolFeatures = 30;

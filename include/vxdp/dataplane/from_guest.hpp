@@ -44,7 +44,9 @@ class FromGuest {
   /// Frames wait because the backend had no room; step() does nothing until unblock().
   [[nodiscard]] bool blocked() const noexcept { return blocked_; }
   void unblock() noexcept { blocked_ = false; }
-  [[nodiscard]] bool has_work() noexcept { return queue_ && !blocked_ && (!batch_.empty() || queue_->available() != 0); }
+  [[nodiscard]] bool has_work() noexcept {
+    return queue_ && !blocked_ && (!batch_.empty() || queue_->available() != 0);
+  }
   /// The interface was deleted under us.
   [[nodiscard]] bool backend_gone() const noexcept { return backend_gone_.load(std::memory_order_relaxed); }
 
@@ -65,7 +67,7 @@ class FromGuest {
   std::optional<SplitQueue> queue_;
   std::uint32_t header_bytes_ = 12;
   Batch batch_;
-  std::size_t sent_ = 0;       // frames of the batch the backend is done with
+  std::size_t sent_ = 0;         // frames of the batch the backend is done with
   std::size_t handed_back_ = 0;  // chains of the batch the guest has back
   bool blocked_ = false;
   bool limited_ = false;  // the backend wants frames singly; asked once a batch

@@ -71,7 +71,7 @@ class ToGuest {
 
   static constexpr std::size_t kIovs = 4096;
   static constexpr std::size_t kBuffers = 1024;
-  static constexpr std::size_t kReadIovs = 1023;  // with the overflow UIO_MAXIOV
+  static constexpr std::size_t kReadIovs = 1023;            // with the overflow UIO_MAXIOV
   static constexpr std::size_t kOverflowBytes = 68 * 1024;  // more than any frame
 
   Backend* backend_;
@@ -81,10 +81,10 @@ class ToGuest {
   std::uint32_t header_bytes_ = 12;
   std::uint32_t wanted_bytes_ = 0;  // header and the largest expected frame
   bool mergeable_ = false;
-  bool clear_flags_ = false;        // guest without GUEST_CSUM: header flags must be 0
+  bool clear_flags_ = false;  // guest without GUEST_CSUM: header flags must be 0
   bool readable_ = true;
   bool starving_ = false;
-  std::size_t reads_ahead_ = 1;     // rooms offered at once; follows how many were filled
+  std::size_t reads_ahead_ = 1;  // rooms offered at once; follows how many were filled
   std::atomic<bool> backend_gone_{false};
 
   // The window of buffers taken but not filled: buffers_[first_, first_ + count_). A buffer that can hold any
@@ -99,8 +99,8 @@ class ToGuest {
   // Where the kernel puts what does not fit, so that nothing is cut unseen; the tail of a frame that waits for
   // more mergeable buffers lies here.
   std::vector<std::byte> overflow_;
-  std::uint32_t waiting_bytes_ = 0;  // that frame's length with header; 0 = none waits
-  std::uint64_t waiting_placed_ = 0; // how much of it the window holds already
+  std::uint32_t waiting_bytes_ = 0;   // that frame's length with header; 0 = none waits
+  std::uint64_t waiting_placed_ = 0;  // how much of it the window holds already
 };
 
 }  // namespace vxdp

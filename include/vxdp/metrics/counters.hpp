@@ -35,18 +35,18 @@ struct BatchHistogram {
 
 /// One direction of one queue pair. Written by the worker that owns the pair. Its own cache lines.
 struct alignas(64) QueueCounters {
-  Counter frames;            // delivered to the other side
-  Counter bytes;             // of those frames, virtio-net header excluded
-  Counter batches;           // from_guest: messages to the backend; to_guest: groups published together
-  BatchHistogram batch_size; // frames in each
-  Counter kicks;             // notifications received from the guest
-  Counter calls;             // notifications sent to the guest
-  Counter calls_suppressed;  // not sent because the guest asked so
-  Counter syscalls;          // entries into the kernel to move frames
-  Counter ring_full;         // times frames waited because the guest had no buffer
-  Counter native;            // from_guest: frames that met an XDP program on the native path
-  Counter generic;           // from_guest: frames that met an XDP program as an skb
-  Counter ring_broken;       // times the ring was found impossible and stopped
+  Counter frames;             // delivered to the other side
+  Counter bytes;              // of those frames, virtio-net header excluded
+  Counter batches;            // from_guest: messages to the backend; to_guest: groups published together
+  BatchHistogram batch_size;  // frames in each
+  Counter kicks;              // notifications received from the guest
+  Counter calls;              // notifications sent to the guest
+  Counter calls_suppressed;   // not sent because the guest asked so
+  Counter syscalls;           // entries into the kernel to move frames
+  Counter ring_full;          // times frames waited because the guest had no buffer
+  Counter native;             // from_guest: frames that met an XDP program on the native path
+  Counter generic;            // from_guest: frames that met an XDP program as an skb
+  Counter ring_broken;        // times the ring was found impossible and stopped
   std::array<Counter, VXDP_DROP_REASON_COUNT> drops;  // by vxdp_drop_reason
 };
 

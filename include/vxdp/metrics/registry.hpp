@@ -22,7 +22,7 @@ struct ProgramStats {
   bool native = false;
   std::vector<std::uint64_t> action_frames;  // index = XDP action; empty when the program has no vxdp_stats map
   std::vector<std::uint64_t> action_bytes;
-  std::vector<std::uint64_t> drop_frames;    // index = vxdp_drop_reason
+  std::vector<std::uint64_t> drop_frames;  // index = vxdp_drop_reason
 };
 
 /// Gives the scrape thread a port's program counts. Implemented by xdp/.

@@ -18,11 +18,11 @@ namespace vxdp {
 /// refused has no frame but is handed back in its turn (VIRTIO_F_IN_ORDER asks for that).
 class Batch {
  public:
-  static constexpr std::size_t kFrames = 64;            // chains, and so frames
-  static constexpr std::size_t kSegments = 2048;        // iovecs shared by all frames
-  static constexpr std::size_t kFrameSegments = 1023;   // iovecs in one frame; with its header UIO_MAXIOV
+  static constexpr std::size_t kFrames = 64;           // chains, and so frames
+  static constexpr std::size_t kSegments = 2048;       // iovecs shared by all frames
+  static constexpr std::size_t kFrameSegments = 1023;  // iovecs in one frame; with its header UIO_MAXIOV
 
-  static constexpr std::size_t kFewSegments = 8;        // fewer left than this and the batch is full
+  static constexpr std::size_t kFewSegments = 8;  // fewer left than this and the batch is full
 
   [[nodiscard]] bool full() const noexcept { return chains_ == kFrames || kSegments - segments_ < kFewSegments; }
   [[nodiscard]] bool empty() const noexcept { return chains_ == 0; }

@@ -20,7 +20,8 @@ constexpr std::uint32_t vnet_header_bytes(std::uint64_t features) noexcept {
 /// Whether `header` may stand before a frame of `frame_bytes` from a guest that acknowledged `features`:
 /// checksum and segmentation only as negotiated, offsets inside the frame, segment size not 0.
 /// Source: virtio 1.2, 5.1.6.2; include/linux/virtio_net.h virtio_net_hdr_to_skb().
-[[nodiscard]] bool vnet_header_valid(const VnetHeader& header, std::uint32_t frame_bytes, std::uint64_t features) noexcept;
+[[nodiscard]] bool vnet_header_valid(const VnetHeader& header, std::uint32_t frame_bytes,
+                                     std::uint64_t features) noexcept;
 
 /// Adds the checksum that `header` asks for into the contiguous `frame` and clears the request.
 /// `header` must be valid for the frame (vnet_header_valid) and have no segmentation.

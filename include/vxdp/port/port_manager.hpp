@@ -14,14 +14,15 @@
 namespace vxdp {
 
 struct WorkerPlan {
-  unsigned workers = 1;       // threads, 1 .. 64
-  std::vector<unsigned> cpus; // CPU of worker i is cpus[i % size]; empty: not pinned
+  unsigned workers = 1;        // threads, 1 .. 64
+  std::vector<unsigned> cpus;  // CPU of worker i is cpus[i % size]; empty: not pinned
 };
 
 /// Lives on the control thread; every method is for that thread (other threads use EventLoop::call).
 class PortManager {
  public:
-  static Result<std::unique_ptr<PortManager>> create(EventLoop& loop, MetricsRegistry& registry, const WorkerPlan& plan);
+  static Result<std::unique_ptr<PortManager>> create(EventLoop& loop, MetricsRegistry& registry,
+                                                     const WorkerPlan& plan);
   virtual ~PortManager() = default;
 
   /// Errors: name taken (code file_exists), bad field, missing privilege, TAP refused, socket path taken.

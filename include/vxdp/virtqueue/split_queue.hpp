@@ -18,10 +18,10 @@ namespace vxdp {
 /// One descriptor chain as a list of host buffers.
 struct Chain {
   std::uint16_t head = 0;
-  std::uint16_t segments = 0;      // iovecs filled
-  std::uint64_t bytes = 0;         // in them
+  std::uint16_t segments = 0;  // iovecs filled
+  std::uint64_t bytes = 0;     // in them
   vxdp_drop_reason verdict = VXDP_DROP_NONE;
-  bool no_room = false;            // `room` was too small and nothing was taken
+  bool no_room = false;  // `room` was too small and nothing was taken
 };
 
 enum class ChainUse { kDeviceReads, kDeviceWrites };
@@ -67,6 +67,7 @@ class SplitQueue {
   [[nodiscard]] std::uint16_t next_avail() const noexcept { return next_avail_; }
   [[nodiscard]] std::uint16_t size() const noexcept { return config_.size; }
   [[nodiscard]] std::uint64_t features() const noexcept { return config_.features; }
+  [[nodiscard]] bool discards() const noexcept { return config_.discard; }
   [[nodiscard]] int kick_fd() const noexcept { return config_.kick.get(); }
   [[nodiscard]] const GuestMemory& memory() const noexcept { return *config_.memory; }
 

@@ -16,7 +16,9 @@ using testing::FakeDriver;
 constexpr std::uint64_t kFeatures = testing::kDefaultFeatures | feature_bit(VIRTIO_RING_F_INDIRECT_DESC) |
                                     feature_bit(VIRTIO_NET_F_CSUM) | feature_bit(VIRTIO_NET_F_HOST_TSO4);
 
-std::string frame_of(std::size_t bytes, char fill) { return std::string(bytes, fill); }
+std::string frame_of(std::size_t bytes, char fill) {
+  return std::string(bytes, fill);
+}
 
 std::string text_of(const VnetHeader& header, std::size_t bytes = 12) {
   return {reinterpret_cast<const char*>(&header), bytes};
@@ -92,8 +94,8 @@ TEST_F(FromGuestTest, EveryHeaderLayoutGivesTheSameFrame) {
   header.hdr.csum_start = 14;
   header.hdr.csum_offset = 2;
   const std::string frame = "an Ethernet frame with some bytes in it, sixty or so of them";
-  const std::vector<std::vector<std::size_t>> layouts = {
-      {}, {12}, {5}, {1, 2, 3, 4, 11}, {5, 12}, {20}, {12, 26, 40}, {5, 20, 21, 22}};
+  const std::vector<std::vector<std::size_t>> layouts = {{},      {12}, {5},          {1, 2, 3, 4, 11},
+                                                         {5, 12}, {20}, {12, 26, 40}, {5, 20, 21, 22}};
   for (const auto& cuts : layouts) {
     offer(frame, header, cuts);
   }
@@ -157,23 +159,24 @@ virtio_net_hdr header(unsigned flags, unsigned gso_type, unsigned hdr_len, unsig
 
 INSTANTIATE_TEST_SUITE_P(
     EdgeCases, HeaderTest,
-    ::testing::Values(
-        HeaderCase{"B9_HeaderOnly", header(0, 0, 0, 0, 0, 0), 0, VXDP_DROP_BAD_HEADER},
-        HeaderCase{"B11_Thirteen", header(0, 0, 0, 0, 0, 0), 13, VXDP_DROP_RUNT},
-        HeaderCase{"B11_Fourteen", header(0, 0, 0, 0, 0, 0), 14, VXDP_DROP_NONE},
-        HeaderCase{"B16_HdrLenPastFrame", header(0, 0, 61, 0, 0, 0), 60, VXDP_DROP_BAD_HEADER},
-        HeaderCase{"B16_CsumPastFrame", header(kCsum, 0, 0, 0, 50, 9), 60, VXDP_DROP_BAD_HEADER},
-        HeaderCase{"B16_CsumAtTheEnd", header(kCsum, 0, 0, 0, 50, 8), 60, VXDP_DROP_NONE},
-        HeaderCase{"B16_CsumWrap", header(kCsum, 0, 0, 0, 65535, 65535), 60, VXDP_DROP_BAD_HEADER},
-        HeaderCase{"B17_GsoSizeZero", header(kCsum, VIRTIO_NET_HDR_GSO_TCPV4, 54, 0, 34, 16), 2000, VXDP_DROP_BAD_HEADER},
-        HeaderCase{"B17_UnknownGso", header(kCsum, 77, 54, 1448, 34, 16), 2000, VXDP_DROP_BAD_HEADER},
-        HeaderCase{"B17_GsoNotNegotiated", header(kCsum, VIRTIO_NET_HDR_GSO_TCPV6, 74, 1428, 54, 16), 2000,
-                   VXDP_DROP_BAD_HEADER},
-        HeaderCase{"B17_UdpL4NotNegotiated", header(kCsum, VIRTIO_NET_HDR_GSO_UDP_L4, 42, 1472, 34, 6), 2000,
-                   VXDP_DROP_BAD_HEADER},
-        HeaderCase{"B17_TsoWithoutCsumIsTheKernelsToJudge", header(0, VIRTIO_NET_HDR_GSO_TCPV4, 54, 1448, 0, 0), 2000,
-                   VXDP_DROP_NONE},
-        HeaderCase{"GoodTso", header(kCsum, VIRTIO_NET_HDR_GSO_TCPV4, 54, 1448, 34, 16), 3000, VXDP_DROP_NONE}),
+    ::testing::Values(HeaderCase{"B9_HeaderOnly", header(0, 0, 0, 0, 0, 0), 0, VXDP_DROP_BAD_HEADER},
+                      HeaderCase{"B11_Thirteen", header(0, 0, 0, 0, 0, 0), 13, VXDP_DROP_RUNT},
+                      HeaderCase{"B11_Fourteen", header(0, 0, 0, 0, 0, 0), 14, VXDP_DROP_NONE},
+                      HeaderCase{"B16_HdrLenPastFrame", header(0, 0, 61, 0, 0, 0), 60, VXDP_DROP_BAD_HEADER},
+                      HeaderCase{"B16_CsumPastFrame", header(kCsum, 0, 0, 0, 50, 9), 60, VXDP_DROP_BAD_HEADER},
+                      HeaderCase{"B16_CsumAtTheEnd", header(kCsum, 0, 0, 0, 50, 8), 60, VXDP_DROP_NONE},
+                      HeaderCase{"B16_CsumWrap", header(kCsum, 0, 0, 0, 65535, 65535), 60, VXDP_DROP_BAD_HEADER},
+                      HeaderCase{"B17_GsoSizeZero", header(kCsum, VIRTIO_NET_HDR_GSO_TCPV4, 54, 0, 34, 16), 2000,
+                                 VXDP_DROP_BAD_HEADER},
+                      HeaderCase{"B17_UnknownGso", header(kCsum, 77, 54, 1448, 34, 16), 2000, VXDP_DROP_BAD_HEADER},
+                      HeaderCase{"B17_GsoNotNegotiated", header(kCsum, VIRTIO_NET_HDR_GSO_TCPV6, 74, 1428, 54, 16),
+                                 2000, VXDP_DROP_BAD_HEADER},
+                      HeaderCase{"B17_UdpL4NotNegotiated", header(kCsum, VIRTIO_NET_HDR_GSO_UDP_L4, 42, 1472, 34, 6),
+                                 2000, VXDP_DROP_BAD_HEADER},
+                      HeaderCase{"B17_TsoWithoutCsumIsTheKernelsToJudge",
+                                 header(0, VIRTIO_NET_HDR_GSO_TCPV4, 54, 1448, 0, 0), 2000, VXDP_DROP_NONE},
+                      HeaderCase{"GoodTso", header(kCsum, VIRTIO_NET_HDR_GSO_TCPV4, 54, 1448, 34, 16), 3000,
+                                 VXDP_DROP_NONE}),
     [](const auto& test_case) { return test_case.param.name; });
 
 TEST_F(FromGuestTest, B9_ChainShorterThanTheHeaderIsDropped) {
@@ -298,8 +301,9 @@ TEST_F(FromGuestTest, B5_ChainLongerThanAnyFrameMayBeIsDroppedAlone) {
   from_guest.start(std::move(*SplitQueue::create(guest.config())));
   constexpr std::uint64_t kTable = FakeDriver::kBuffers + 0x100000;
   for (std::uint16_t i = 0; i < 1100; ++i) {
-    guest.set_table_desc(kTable, i, {FakeDriver::kBuffers + i, 1, static_cast<std::uint16_t>(i < 1099 ? VRING_DESC_F_NEXT : 0),
-                                     static_cast<std::uint16_t>(i + 1)});
+    guest.set_table_desc(kTable, i,
+                         {FakeDriver::kBuffers + i, 1, static_cast<std::uint16_t>(i < 1099 ? VRING_DESC_F_NEXT : 0),
+                          static_cast<std::uint16_t>(i + 1)});
   }
   guest.set_desc(0, {kTable, 1100 * 16, VRING_DESC_F_INDIRECT, 0});
   guest.set_desc(1, {FakeDriver::kBuffers + 4096, 72, 0, 0});
@@ -319,8 +323,9 @@ TEST_F(FromGuestTest, ManySegmentsEndTheBatchInsteadOfDroppingChains) {
   for (std::uint16_t chain = 0; chain < 6; ++chain) {
     const std::uint64_t table = FakeDriver::kBuffers + 0x100000 + chain * 0x4000U;
     for (std::uint16_t i = 0; i < 515; ++i) {
-      guest.set_table_desc(table, i, {FakeDriver::kBuffers + i, 1, static_cast<std::uint16_t>(i < 514 ? VRING_DESC_F_NEXT : 0),
-                                      static_cast<std::uint16_t>(i + 1)});
+      guest.set_table_desc(table, i,
+                           {FakeDriver::kBuffers + i, 1, static_cast<std::uint16_t>(i < 514 ? VRING_DESC_F_NEXT : 0),
+                            static_cast<std::uint16_t>(i + 1)});
     }
     guest.set_desc(chain, {table, 515 * 16, VRING_DESC_F_INDIRECT, 0});
     guest.make_available(chain);
@@ -376,6 +381,19 @@ TEST_F(FromGuestTest, SegmentationIsNotRedirected) {
   from_guest_.step();
   EXPECT_EQ(drops(VXDP_DROP_GSO_REDIRECT), 1u);
   EXPECT_TRUE(backend_.sent.empty());
+}
+
+TEST_F(FromGuestTest, SwitchedOffQueueGivesFramesBackUnsent) {
+  from_guest_.stop();
+  VringConfig config = guest_.config();
+  config.discard = true;
+  from_guest_.start(std::move(*SplitQueue::create(std::move(config))));
+  offer(frame_of(60, 'a'));
+  offer(frame_of(60, 'b'));
+  EXPECT_EQ(from_guest_.step(), 2u);
+  EXPECT_TRUE(backend_.sent.empty());
+  EXPECT_EQ(drops(VXDP_DROP_QUEUE_DISABLED), 2u);
+  EXPECT_EQ(guest_.used_index(), 2);
 }
 
 TEST_F(FromGuestTest, NativeShareCountsOnlyWhatTheNativePathTakes) {

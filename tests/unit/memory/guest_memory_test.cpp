@@ -17,7 +17,10 @@ Fd file_of(std::uint64_t bytes) {
 
 RegionRequest region(std::uint64_t gpa, std::uint64_t bytes, std::uint64_t fva, std::uint64_t offset = 0,
                      std::uint64_t file_bytes = 0) {
-  return {.gpa = gpa, .bytes = bytes, .fva = fva, .mmap_offset = offset,
+  return {.gpa = gpa,
+          .bytes = bytes,
+          .fva = fva,
+          .mmap_offset = offset,
           .fd = file_of(file_bytes != 0 ? file_bytes : offset + bytes)};
 }
 

@@ -169,7 +169,8 @@ class SessionTest : public ::testing::Test {
                 config.next_avail,
                 config.kick.duplicate(),
                 config.call.duplicate(),
-                {}};
+                {},
+                config.discard};
       }
     });
     return copy;

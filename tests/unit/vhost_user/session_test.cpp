@@ -58,8 +58,10 @@ TEST_F(SessionTest, VringRunsWithWhatWasSaid) {
   EXPECT_EQ(value, 5U);
   EXPECT_EQ(::eventfd_read(config.kick.get(), &value), -1);
   EXPECT_EQ(errno, EAGAIN);
-  enable(3, 0);
-  EXPECT_EQ(events(), (Events{"stop 3"}));
+  EXPECT_FALSE(config.discard);
+  enable(3, 0);  // the specification, "Ring states": what the guest sends now is given back unsent
+  EXPECT_EQ(events(), (Events{"stop 3", "start 3 at 65530"}));
+  EXPECT_TRUE(running(3).discard);
   EXPECT_EQ(state(), SessionState::kConnected);
 }
 
@@ -125,10 +127,18 @@ TEST_F(SessionTest, FeaturesWithProtocolFeaturesDoNotDisableARunningVring) {
 
 TEST_F(SessionTest, DisabledVringGoesOnWhereItStopped) {
   run_vrings({0, 1});
-  on_loop([this] { device_.taken[1] = 10; });
+  on_loop([this] {
+    device_.taken[0] = 10;
+    device_.taken[1] = 10;
+  });
+  enable(0, 0);
+  EXPECT_EQ(events(), (Events{"stop 0"})) << "nothing goes to a guest that does not listen";
+  enable(0, 1);
+  EXPECT_EQ(events(), (Events{"start 0 at 10"}));
   enable(1, 0);
   enable(1, 1);
-  EXPECT_EQ(events(), (Events{"stop 1", "start 1 at 10"}));
+  EXPECT_EQ(events(), (Events{"stop 1", "start 1 at 10", "stop 1", "start 1 at 20"}));
+  EXPECT_FALSE(running(1).discard);
   enable(1, 1);  // says nothing new
   EXPECT_EQ(events(), Events{});
 }

@@ -113,7 +113,7 @@ class YamlReader {
         return error_at(entry.first, fmt::format("{} is given twice", name));
       }
       seen.push_back(name);
-      const auto done = name == "ports" ? ports(entry.second) : field(entry.first, entry.second);
+      auto done = name == "ports" ? ports(entry.second) : field(entry.first, entry.second);
       if (!done) {
         return done;
       }

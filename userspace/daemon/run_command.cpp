@@ -92,7 +92,7 @@ class Daemon {
 
   /// Runs until a signal; the first thing that fails ends it, with all ports taken down.
   Result<> run() {
-    if (const auto ready = prepare(); !ready) {
+    if (auto ready = prepare(); !ready) {
       return ready;
     }
     loop_->post([this] { add_ports(); });

@@ -30,12 +30,10 @@ bool SequenceWindow::note(std::uint64_t sequence) {
       }
     }
     next_ = sequence + 1;
-  } else if (next_ - sequence > kSequences) {
+  } else if (next_ - sequence > kSequences || (sequence >= first_ && test(sequence))) {
     return false;
   } else if (sequence < first_) {
     first_ = sequence;  // arrived behind the one we took for the first
-  } else if (test(sequence)) {
-    return false;
   }
   set(sequence);
   ++noted_;

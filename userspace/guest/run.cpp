@@ -180,7 +180,8 @@ Result<GuestRings> make_rings(const GuestOptions& options, std::uint64_t feature
   std::uint64_t bytes = 0;
   for (const DriverQueueOptions& kind : kinds) {
     // A region's end may be too short for one more block: at most a ring part or a buffer.
-    bytes += options.queues * DriverQueue::memory_bytes(kind) + options.regions * (kind.buffer_bytes + 0x1'0000U);
+    bytes += options.queues * DriverQueue::memory_bytes(kind) +
+             std::uint64_t{options.regions} * (kind.buffer_bytes + 0x1'0000U);
   }
   bytes += std::uint64_t{options.regions} * options.ring_size * sizeof(vring_desc);
   Result<GuestRam> ram = GuestRam::create(bytes, options.regions);
@@ -305,9 +306,9 @@ Result<GuestReport> run_guest(const GuestOptions& options) {
   }
   std::vector<std::unique_ptr<QueuePairTraffic>> pairs;
   for (unsigned pair = 0; pair < options.queues; ++pair) {
-    pairs.push_back(std::make_unique<QueuePairTraffic>(static_cast<std::uint16_t>(pair),
-                                                       rings->vrings[2 * pair + 1].ring(),
-                                                       rings->vrings[2 * pair].ring(), *frames, plans[pair], shared));
+    pairs.push_back(std::make_unique<QueuePairTraffic>(
+        static_cast<std::uint16_t>(pair), rings->vrings[std::size_t{2} * pair + 1].ring(),
+        rings->vrings[std::size_t{2} * pair].ring(), *frames, plans[pair], shared));
   }
 
   if (Result<> shared_memory = front_end->share_memory(rings->ram); !shared_memory) {
@@ -333,6 +334,7 @@ Result<GuestReport> run_guest(const GuestOptions& options) {
     StopSignals signals;
     shared.running = options.queues;
     std::vector<std::thread> threads;
+    threads.reserve(pairs.size());
     for (const auto& pair : pairs) {
       threads.emplace_back([&pair] { pair->run(); });
     }

@@ -230,7 +230,7 @@ Handled Session::Impl::get_vring_base(VhostUserMessage& message) {
 
 Result<unsigned> Session::Impl::take_event(VhostUserMessage& message, Fd Vring::*event) {
   const auto value = message.read<std::uint64_t>();
-  const auto index = checked_index(value & ~kVhostUserVringNoFd);
+  auto index = checked_index(value & ~kVhostUserVringNoFd);
   if (!index) {
     return index;
   }

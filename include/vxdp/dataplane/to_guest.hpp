@@ -71,8 +71,8 @@ class ToGuest {
 
   static constexpr std::size_t kIovs = 4096;
   static constexpr std::size_t kBuffers = 1024;
-  static constexpr std::size_t kReadIovs = 1023;            // with the overflow UIO_MAXIOV
-  static constexpr std::size_t kOverflowBytes = 68 * 1024;  // more than any frame
+  static constexpr std::size_t kReadIovs = 1023;         // with the overflow UIO_MAXIOV
+  static constexpr std::size_t kOverflowBytes = 69'632;  // more than any frame
 
   Backend* backend_;
   QueueCounters& counters_;

@@ -47,6 +47,12 @@ class FakeDriver {
     *used_word(1) = first_index;
   }
 
+  /// An empty ring again, at its first index; descriptors and buffers keep what they hold.
+  void reset() {
+    set_avail_index(first_index_);
+    *used_word(1) = first_index_;
+  }
+
   VringConfig config() {
     VringConfig config;
     config.memory = memory_;

@@ -10,8 +10,9 @@ huge_pages 320
 mountpoint -q /dev/hugepages || { mkdir -p /dev/hugepages && mount -t hugetlbfs none /dev/hugepages; } || skip "no hugetlbfs"
 peer=${VXDP_BUILD:?}/tests/integration/tap_peer
 
+# The kernel announces a new interface by IPv6, which would be a frame more than ours.
+in_ns sysctl -qw net.ipv6.conf.default.disable_ipv6=1
 start_daemon --port "name=vm0,socket=$WORK/vm0.sock,tap=vm0,queues=4,xdp=pass" --workers 1 --cpus 1
-in_ns sysctl -qw net.ipv6.conf.vm0.disable_ipv6=1
 in_ns ip link set vm0 txqueuelen 10000
 
 # round NAME OPTIONS QUEUES: one testpmd with these virtio-user options, a run of frames through it and back.

@@ -8,6 +8,7 @@
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -17,6 +18,8 @@ namespace vxdp {
 namespace {
 
 constexpr unsigned kTapFlags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+constexpr int kRetries = 6;
+constexpr unsigned kRetryUs = 50'000;
 
 ifreq request_for(const std::string& name) {
   ifreq request{};
@@ -79,8 +82,10 @@ unsigned offload_flags(std::uint64_t features) {
 
 Result<TapDevice> TapDevice::open(const std::string& name, unsigned queues) {
   TapDevice device;
-  const bool existed = ::if_nametoindex(name.c_str()) != 0;
-  unsigned flags = kTapFlags | (queues > 1 ? IFF_MULTI_QUEUE : 0U);
+  bool existed = ::if_nametoindex(name.c_str()) != 0;
+  const unsigned wanted_flags = kTapFlags | (queues > 1 ? IFF_MULTI_QUEUE : 0U);
+  unsigned flags = wanted_flags;
+  int retries = kRetries;
   while (device.queues_.size() < queues) {
     Fd fd(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
     if (!fd) {
@@ -92,6 +97,14 @@ Result<TapDevice> TapDevice::open(const std::string& name, unsigned queues) {
       const int saved = errno;
       if (existed && saved == EINVAL && (flags & IFF_MULTI_QUEUE) == 0) {
         flags |= IFF_MULTI_QUEUE;  // one queue of a device made for many is as good
+        continue;
+      }
+      if ((saved == EBUSY || saved == EINVAL) && retries-- > 0) {
+        // A daemon that was killed: the kernel takes its io_uring apart, and with it the TAP, a little later.
+        ::usleep(kRetryUs);
+        existed = ::if_nametoindex(name.c_str()) != 0;
+        flags = wanted_flags;
+        device.queues_.clear();
         continue;
       }
       return refused(name, existed, queues, saved);

@@ -25,6 +25,8 @@ class Ring {
   Ring() = default;
   ~Ring() {
     if (ready_) {
+      // The kernel takes a ring apart later, in a work queue; a TAP that it held would outlive us for that time.
+      io_uring_unregister_files(&ring_);
       io_uring_queue_exit(&ring_);
     }
   }

@@ -217,17 +217,21 @@ std::uint64_t Port::features() const {
 
 Result<> Port::set_features(std::uint64_t acknowledged) {
   acknowledged_ = acknowledged;
-  const std::uint32_t header_bytes = vnet_header_bytes(acknowledged);
   for (const Lane& lane : lanes_) {
-    lane.pair->backend().use_header_bytes(header_bytes);
+    lane.pair->backend().use_header_bytes(vnet_header_bytes(acknowledged));
   }
+  tell_interface();
+  return Ok{};
+}
+
+/// Header size and offloads as the guest acknowledged them.
+void Port::tell_interface() {
   // A deleted interface answers errors; it must not cost the guest its session.
-  for (const auto& set : {tap_.set_header_bytes(header_bytes), tap_.set_offloads(acknowledged)}) {
+  for (const auto& set : {tap_.set_header_bytes(vnet_header_bytes(acknowledged_)), tap_.set_offloads(acknowledged_)}) {
     if (!set) {
       log_warn("port {}: {}", config_.name, set.error().what);
     }
   }
-  return Ok{};
 }
 
 Result<> Port::set_memory(std::shared_ptr<const GuestMemory> memory) {
@@ -388,7 +392,7 @@ Result<> Port::rebuild_interface() {
   if (config_.mtu) {
     (void)tap_.set_mtu(*config_.mtu);
   }
-  (void)set_features(acknowledged_);
+  tell_interface();
   for (unsigned queue = 0; queue < lanes_.size(); ++queue) {
     Lane& lane = lanes_[queue];
     auto backend = make_backend(queue);

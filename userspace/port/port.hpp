@@ -69,6 +69,7 @@ class Port final : public DeviceListener {
   Result<ProgramInfo> attach_program(const ProgramChoice& choice);
   void publish_program(const std::optional<ProgramInfo>& info);
   void synchronize_workers();
+  void tell_interface();
   void connected(Fd socket);
   void disconnected();
   void update_link();

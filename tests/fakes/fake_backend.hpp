@@ -80,6 +80,7 @@ class FakeBackend : public Backend {
   std::deque<std::string> incoming;   // messages for the guest, header included
   std::map<std::size_t, bool> holes;  // room index left empty once
   bool limited = false;
+  bool driver_rewrites = false;  // buffers may change after they were judged, as a hostile guest's do
   std::uint32_t header_bytes = 12;
   Fd event;
 
@@ -95,7 +96,8 @@ class FakeBackend : public Backend {
     if (result.frame.size() != frame.frame_bytes || result.frame.compare(0, linear.size(), linear) != 0) {
       std::abort();
     }
-    if (frame.header_in_front && std::memcmp(frame.data - header_bytes, result.header.data(), header_bytes) != 0) {
+    if (frame.header_in_front && !driver_rewrites &&
+        std::memcmp(frame.data - header_bytes, result.header.data(), header_bytes) != 0) {
       std::abort();
     }
     return result;

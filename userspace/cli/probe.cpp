@@ -173,9 +173,8 @@ void probe_capabilities(std::vector<Feature>& features) {
   constexpr Row kRows[] = {
       {"CAP_NET_ADMIN", CAP_NET_ADMIN, "no TAP can be created or changed, no XDP program attached"},
       {"CAP_BPF", CAP_BPF, "no BPF program can be loaded (CAP_SYS_ADMIN would do too)"},
+      {"CAP_PERFMON", CAP_PERFMON, "programs that compute with packet pointers, ours too, do not pass the verifier"},
       {"CAP_IPC_LOCK", CAP_IPC_LOCK, "guest memory above RLIMIT_MEMLOCK cannot be registered with io_uring"},
-      {"CAP_NET_RAW", CAP_NET_RAW, "no AF_XDP sockets"},
-      {"CAP_SYS_NICE", CAP_SYS_NICE, "workers cannot ask for real-time priority"},
   };
   const std::uint64_t effective = effective_capabilities();
   for (const Row& row : kRows) {

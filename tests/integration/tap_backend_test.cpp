@@ -112,6 +112,15 @@ class TapBackendTest : public ::testing::TestWithParam<Kind> {
     ASSERT_EQ(::ioctl(socket.get(), SIOCSIFFLAGS, &request), 0);
   }
 
+  /// Eight rooms of 2048 bytes in guest memory.
+  std::array<ReceiveRoom, 8>& make_rooms() {
+    for (std::size_t i = 0; i < rooms_.size(); ++i) {
+      room_iov_[i] = {memory_->translate(i * 4096, 1).data(), 2048};
+      rooms_[i].iov = {&room_iov_[i], 1};
+    }
+    return rooms_;
+  }
+
   static constexpr std::uint16_t kEtherType = 0x88b5;
   std::optional<TapDevice> tap_;
   std::unique_ptr<Backend> backend_;
@@ -119,6 +128,8 @@ class TapBackendTest : public ::testing::TestWithParam<Kind> {
   Fd sniffer_;
   std::array<XdpBuff, 64> frames_;
   std::array<std::array<iovec, 3>, 64> iov_;
+  std::array<ReceiveRoom, 8> rooms_;
+  std::array<iovec, 8> room_iov_;
   std::size_t count_ = 0;
   std::uint64_t next_gpa_ = 0;
 };
@@ -183,14 +194,7 @@ TEST_P(TapBackendTest, B60_FullSendBufferIsAPrefixNotAnError) {
 }
 
 TEST_P(TapBackendTest, EmptyTapReturnsAtOnce) {
-  std::array<std::byte*, 8> buffers;
-  std::array<iovec, 8> iov;
-  std::array<ReceiveRoom, 8> rooms;
-  for (std::size_t i = 0; i < 8; ++i) {
-    buffers[i] = memory_->translate(i * 4096, 1).data();
-    iov[i] = {buffers[i], 2048};
-    rooms[i].iov = {&iov[i], 1};
-  }
+  auto& rooms = make_rooms();
   while (backend_->recvmmsg({rooms.data(), 8}).frames != 0) {  // what the kernel itself sent
   }
   EXPECT_EQ(backend_->recvmmsg({rooms.data(), 1}).frames, 0u);
@@ -198,14 +202,7 @@ TEST_P(TapBackendTest, EmptyTapReturnsAtOnce) {
 }
 
 TEST_P(TapBackendTest, FramesForTheGuestComeInOrderWithTheirLength) {
-  std::array<std::byte*, 8> buffers;
-  std::array<iovec, 8> iov;
-  std::array<ReceiveRoom, 8> rooms;
-  for (std::size_t i = 0; i < 8; ++i) {
-    buffers[i] = memory_->translate(i * 4096, 1).data();
-    iov[i] = {buffers[i], 2048};
-    rooms[i].iov = {&iov[i], 1};
-  }
+  auto& rooms = make_rooms();
   while (backend_->recvmmsg({rooms.data(), 8}).frames != 0) {
   }
   for (unsigned i = 0; i < 6; ++i) {
@@ -216,7 +213,9 @@ TEST_P(TapBackendTest, FramesForTheGuestComeInOrderWithTheirLength) {
   EXPECT_EQ(backend_->recvmmsg({rooms.data() + 1, 7}).frames, 5u);
   for (unsigned i = 0; i < 6; ++i) {
     ASSERT_EQ(rooms[i].result, static_cast<int>(kHeaderBytes + 60 + i));
-    EXPECT_EQ(std::memcmp(buffers[i] + kHeaderBytes, frame_text(i, 60 + i).data(), 60 + i), 0);
+    EXPECT_EQ(std::memcmp(static_cast<std::byte*>(rooms[i].iov[0].iov_base) + kHeaderBytes,
+                          frame_text(i, 60 + i).data(), 60 + i),
+              0);
   }
 }
 

@@ -5,13 +5,14 @@
 #include <cerrno>
 #include <cstring>
 
+#include "call_guest.hpp"
 #include "vxdp/packet/vnet_header.hpp"
 
 namespace vxdp {
 namespace {
 
 /// Largest frame that TUN turns into an XDP buffer: a 4 KiB page less padding (64), headroom (256) and
-/// skb_shared_info (320). Source: tun.c, tun_can_build_snd() conditions; measured on 6.18.
+/// skb_shared_info (320). Source: tun.c, tun_can_build_skb(); measured on 6.18.
 constexpr std::uint32_t kNativeXdpBytes = 4096 - 64 - 256 - 320;
 constexpr std::uint32_t kLargestFrameBytes = 65535 + kEthernetHeaderBytes + 4;
 constexpr std::size_t kCopySlotBytes = 12 + ((kLargestFrameBytes + 63) & ~63U);
@@ -278,14 +279,7 @@ void FromGuest::hand_back(std::size_t chains_end) noexcept {
   for (; handed_back_ < chains_end; ++handed_back_) {
     queue_->complete(heads[handed_back_], 0);  // the device wrote nothing
   }
-  if (queue_->publish() == 0) {
-    return;
-  }
-  if (queue_->wants_call()) {
-    counters_.calls.add(queue_->call() ? 1 : 0);
-  } else {
-    counters_.calls_suppressed.add();
-  }
+  publish_and_call(*queue_, counters_);
 }
 
 }  // namespace vxdp

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "call_guest.hpp"
 #include "vxdp/packet/vnet_header.hpp"
 
 namespace vxdp {
@@ -127,7 +128,7 @@ ToGuest::Take ToGuest::take_buffer() noexcept {
   } else if (first_ + count_ == kBuffers || kIovs - end_iov_ < kReadIovs + 2) {
     compact();
   }
-  const std::size_t used_iovs = count_ == 0 ? 0 : end_iov_ - buffers_[first_].first_iov;
+  const std::size_t used_iovs = window_iovs();
   if (first_ + count_ == kBuffers || used_iovs >= kReadIovs) {
     return Take::kNone;
   }
@@ -211,11 +212,7 @@ std::size_t ToGuest::read_one() noexcept {
     waiting_placed_ = room_bytes;
     return finish_waiting_frame() ? 1 : 0;
   }
-  std::size_t buffers = 0;
-  for (std::uint64_t held = 0; held < bytes; ++buffers) {
-    held += buffers_[first_ + buffers].bytes;
-  }
-  deliver(buffers, bytes);
+  deliver(bytes);
   return 1;
 }
 
@@ -256,7 +253,7 @@ std::size_t ToGuest::read_many(std::size_t count) noexcept {
     }
   }
   for (std::size_t i = 0; i < filled; ++i) {
-    deliver(1, lengths[i]);
+    deliver(lengths[i]);
   }
   return moved.frames;
 }
@@ -271,16 +268,11 @@ bool ToGuest::finish_waiting_frame() noexcept {
   const Take take = gather(1, waiting_bytes_);
   if (window_bytes_ >= waiting_bytes_) {
     scatter(&iov_[buffers_[first_].first_iov], waiting_placed_, overflow_.data(), waiting_bytes_ - waiting_placed_);
-    std::size_t buffers = 0;
-    for (std::uint64_t held = 0; held < waiting_bytes_; ++buffers) {
-      held += buffers_[first_ + buffers].bytes;
-    }
-    deliver(buffers, waiting_bytes_);
+    deliver(waiting_bytes_);
     waiting_bytes_ = 0;
     return true;
   }
-  const std::size_t used_iovs = count_ == 0 ? 0 : end_iov_ - buffers_[first_].first_iov;
-  if (take == Take::kBadNext || count_ >= queue_->size() || count_ == kBuffers || used_iovs >= kReadIovs) {
+  if (take == Take::kBadNext || count_ >= queue_->size() || count_ == kBuffers || window_iovs() >= kReadIovs) {
     // No more buffers will come before these are used.
     counters_.drops[VXDP_DROP_TOO_BIG].add();
     waiting_bytes_ = 0;
@@ -290,8 +282,12 @@ bool ToGuest::finish_waiting_frame() noexcept {
   return false;
 }
 
-/// Gives the first `buffers` of the window to the guest as one frame of `bytes`, header included.
-void ToGuest::deliver(std::size_t buffers, std::uint32_t bytes) noexcept {
+/// Gives the guest the frame of `bytes`, header included, that the window's first buffers hold.
+void ToGuest::deliver(std::uint32_t bytes) noexcept {
+  std::size_t buffers = 0;
+  for (std::uint64_t held = 0; held < bytes; ++buffers) {
+    held += buffers_[first_ + buffers].bytes;
+  }
   write_header_fields(buffers_[first_], static_cast<std::uint16_t>(buffers));
   std::uint32_t left = bytes;
   for (std::size_t i = 0; i < buffers; ++i) {
@@ -350,16 +346,9 @@ void ToGuest::note_starving() noexcept {
 }
 
 void ToGuest::publish() noexcept {
-  const std::uint16_t chains = queue_->publish();
-  if (chains == 0) {
-    return;
-  }
-  counters_.batches.add();
-  counters_.batch_size.record(std::min<std::size_t>(chains, Batch::kFrames));
-  if (queue_->wants_call()) {
-    counters_.calls.add(queue_->call() ? 1 : 0);
-  } else {
-    counters_.calls_suppressed.add();
+  if (const std::uint16_t chains = publish_and_call(*queue_, counters_); chains != 0) {
+    counters_.batches.add();
+    counters_.batch_size.record(std::min<std::size_t>(chains, Batch::kFrames));
   }
 }
 

@@ -119,48 +119,43 @@ void Worker::update_busy_poll() noexcept {
   }
 }
 
-Result<> Worker::start_from_guest(QueuePair& pair, SplitQueue queue) {
+template <typename Start>
+Result<> Worker::start(QueuePair& pair, Source kick, SplitQueue& queue, const Start& start) {
   Result<> result = Ok{};
   mailbox_.execute([&] {
     if (queue.kick_fd() >= 0) {
-      result = watch(queue.kick_fd(), EPOLLIN | EPOLLET, &pair, Source::kKickFromGuest);
+      result = watch(queue.kick_fd(), EPOLLIN | EPOLLET, &pair, kick);
     }
     if (result) {
-      pair.from_guest().start(std::move(queue));
+      start();
     }
   });
   return result;
+}
+
+Result<> Worker::start_from_guest(QueuePair& pair, SplitQueue queue) {
+  return start(pair, Source::kKickFromGuest, queue, [&] { pair.from_guest().start(std::move(queue)); });
 }
 
 Result<> Worker::start_to_guest(QueuePair& pair, SplitQueue queue, std::uint32_t frame_bytes) {
-  Result<> result = Ok{};
+  return start(pair, Source::kKickToGuest, queue, [&] { pair.to_guest().start(std::move(queue), frame_bytes); });
+}
+
+template <typename Direction>
+std::uint16_t Worker::stop(Direction& direction) {
+  std::uint16_t next_avail = 0;
   mailbox_.execute([&] {
-    if (queue.kick_fd() >= 0) {
-      result = watch(queue.kick_fd(), EPOLLIN | EPOLLET, &pair, Source::kKickToGuest);
-    }
-    if (result) {
-      pair.to_guest().start(std::move(queue), frame_bytes);
-    }
+    unwatch(direction.queue()->kick_fd());
+    next_avail = direction.stop();
   });
-  return result;
+  return next_avail;
 }
 
 std::uint16_t Worker::stop_from_guest(QueuePair& pair) {
-  std::uint16_t next_avail = 0;
-  mailbox_.execute([&] {
-    unwatch(pair.from_guest().queue()->kick_fd());
-    next_avail = pair.from_guest().stop();
-  });
-  return next_avail;
+  return stop(pair.from_guest());
 }
-
 std::uint16_t Worker::stop_to_guest(QueuePair& pair) {
-  std::uint16_t next_avail = 0;
-  mailbox_.execute([&] {
-    unwatch(pair.to_guest().queue()->kick_fd());
-    next_avail = pair.to_guest().stop();
-  });
-  return next_avail;
+  return stop(pair.to_guest());
 }
 
 void Worker::run() {

@@ -72,7 +72,7 @@ class FromGuest {
   bool blocked_ = false;
   bool limited_ = false;  // the backend wants frames singly; asked once a batch
   std::atomic<bool> backend_gone_{false};
-  Mapping copies_;  // one slot a frame, for those whose bytes must change on the way; made when first needed
+  Mapping copies_;  // one slot a frame, for those whose bytes must change on the way; its pages come when first needed
 };
 
 }  // namespace vxdp

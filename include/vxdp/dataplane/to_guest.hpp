@@ -54,6 +54,9 @@ class ToGuest {
   Take take_buffer() noexcept;
   Take gather(std::size_t buffers, std::uint64_t bytes) noexcept;
   void compact() noexcept;
+  [[nodiscard]] std::size_t window_iovs() const noexcept {
+    return count_ == 0 ? 0 : end_iov_ - buffers_[first_].first_iov;
+  }
   [[nodiscard]] bool holds_any_frame(const Buffer& buffer) const noexcept {
     return !mergeable_ || buffer.bytes >= wanted_bytes_;
   }
@@ -62,7 +65,7 @@ class ToGuest {
   std::size_t read_many(std::size_t count) noexcept;
   [[nodiscard]] bool fits(std::uint32_t bytes, const Buffer& buffer) const noexcept;
   bool finish_waiting_frame() noexcept;
-  void deliver(std::size_t buffers, std::uint32_t bytes) noexcept;
+  void deliver(std::uint32_t bytes) noexcept;
   void write_header_fields(const Buffer& buffer, std::uint16_t buffers) noexcept;
   void drop_refused(std::int32_t result) noexcept;
   void note_reads(std::size_t offered, std::size_t got) noexcept;

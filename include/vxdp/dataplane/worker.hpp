@@ -55,6 +55,10 @@ class Worker {
   enum class Source : std::uint8_t { kMailbox, kKickFromGuest, kKickToGuest, kBackend };
 
   Worker(unsigned index, std::shared_ptr<WorkerCounters> counters, Fd epoll, Fd wake);
+  template <typename Start>
+  Result<> start(QueuePair& pair, Source kick, SplitQueue& queue, const Start& start);
+  template <typename Direction>
+  std::uint16_t stop(Direction& direction);
   void run();
   [[nodiscard]] bool round() noexcept;
   void look(int timeout_ms) noexcept;
